@@ -1,0 +1,110 @@
+"""Dataclass configs to and from plain dicts, refusing unknown keys and wrong types by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from strop.errors import ConfigError
+
+Config = TypeVar("Config")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The config as plain dicts, lists, numbers and strings, ready for JSON or TOML."""
+    return {
+        field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)
+    }
+
+
+def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "config") -> Config:
+    """Build the dataclass `kind` from `values`; `where` names the place in errors."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"{where} is {values!r}.", f"Expected a table of {kind.__name__} settings."
+        )
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            raise ConfigError(f"Unknown key {where}.{key}.", _did_you_mean(str(key), list(fields)))
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in values
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(
+            f"{where} lacks {', '.join(missing)}.", f"Give a value for each in {where}."
+        )
+    return kind(
+        **{key: _typed(hints[key], value, f"{where}.{key}") for key, value in values.items()}
+    )
+
+
+def override(config: Config, assignments: Mapping[str, Any]) -> Config:
+    """A copy of `config` with dotted keys replaced: `{"generator.depth": 4}`."""
+    values = to_dict(config)
+    for dotted, value in assignments.items():
+        *path, last = dotted.split(".")
+        table = values
+        for depth, key in enumerate(path):
+            if not isinstance(table.get(key), dict):
+                raise ConfigError(
+                    f"Unknown key {'.'.join(path[: depth + 1])}.", _did_you_mean(key, list(table))
+                )
+            table = table[key]
+        if last not in table:
+            raise ConfigError(f"Unknown key {dotted}.", _did_you_mean(last, list(table)))
+        table[last] = value
+    return from_dict(type(config), values)
+
+
+def _did_you_mean(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Known keys: {', '.join(known)}."
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+    """`value` as `hint`, or a `ConfigError`. An int passes for a float; nothing else converts."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        return _typed(next(o for o in options if o is not type(None)), value, where)
+    if origin is typing.Literal:
+        if value in typing.get_args(hint):
+            return value
+        raise ConfigError(
+            f"{where} is {value!r}.", f"Choose one of {', '.join(map(repr, typing.get_args(hint)))}."
+        )
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} is {value!r}.", "Expected a list.")
+        item = typing.get_args(hint)[0]
+        return tuple(_typed(item, each, f"{where}[{i}]") for i, each in enumerate(value))
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type[Any], hint), value, where)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise ConfigError(
+            f"{where} is {value!r}, a {type(value).__name__}.", f"Expected a {hint.__name__}."
+        )
+    return value

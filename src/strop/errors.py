@@ -1,0 +1,47 @@
+"""Every error strop raises on purpose. Each says what is wrong and what to do about it."""
+
+from __future__ import annotations
+
+
+class StropError(Exception):
+    """Base of all errors strop raises on purpose: a problem, and the remedy for it."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
+
+
+class ConfigError(StropError):
+    """A configuration names something unknown, or gives a value of the wrong type or range."""
+
+
+class ImageError(StropError):
+    """An image cannot be read, or a tensor is not an image."""
+
+
+class ProgramError(StropError):
+    """A program, or an edit of one, makes no sense."""
+
+
+class FormatError(StropError):
+    """A file is not what it should be: corrupt, foreign, or written by a newer strop."""
+
+
+class ModelError(StropError):
+    """A model cannot be found, loaded, or used for what was asked."""
+
+
+class TeacherError(StropError):
+    """A teacher cannot be found, loaded, or used at this size."""
+
+
+class DataError(StropError):
+    """A dataset is not laid out as expected, or a file in it is broken."""
+
+
+class TrainingError(StropError):
+    """Training cannot start or cannot go on."""
