@@ -1,0 +1,322 @@
+"""The four phases that teach a model its own program length: truncation, oracle, head, handoff.
+
+Pure tensors. Nothing here branches on data, and what changes from step to step (`Schedule`) comes
+in as 0-dim tensors, so that a compiled step never recompiles. The letters are the paper's
+Appendix A; where it uses one letter twice, the config names them apart (`oracle_scale` is beta,
+`probe_temperature` is tau).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from strop.errors import ConfigError
+
+PAPER_STEPS = 500_000
+"""The run length for which every number of steps in a config is given."""
+
+IN_STEPS: dict[str, str] = {"time": "steps"}
+"""Field metadata: a number of steps of a `PAPER_STEPS` run (or a tuple of them)."""
+
+PER_STEP_DECAY: dict[str, str] = {"time": "decay"}
+"""Field metadata: the decay per step of an exponential average, for a `PAPER_STEPS` run."""
+
+EPSILON = 1e-6
+
+Config = TypeVar("Config")
+Reduce = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumConfig:
+    """How program lengths are chosen in training. Steps are for a run of `PAPER_STEPS`.
+
+    enabled             False for the fixed-length ablation: no oracle, no length loss
+    fixed_length        the length when not enabled; None for all `K` tokens
+    phase_ends          last steps of: random truncation, + oracle, + length head, handoff ramp
+    alpha_start         alpha_0 of Beta(alpha, 1): above 1, early programs are long
+    bias_steps          T_bias, when alpha reaches 1; None for the end of phase 1
+    truncation_minimum  shortest random length
+    oracle_scale        beta: the target, as a share of K, of a sample of average error
+    oracle_minimum      shortest target
+    oracle_maximum      longest target; None for K
+    error_decay         rho of the error average
+    probe_radius        delta: probes are taken at L - delta and L + delta
+    probe_temperature   tau of the saturation of the slopes
+    probe_fraction      share of the batch that is probed
+    slope_decay         decay of the slope averages
+    compress, keep, extend  the modulator in its three regimes
+    handoff_ceiling     share of predicted lengths after the handoff; the rest stays random
+    """
+
+    enabled: bool = True
+    fixed_length: int | None = None
+    phase_ends: tuple[int, ...] = field(
+        default=(100_000, 150_000, 200_000, 250_000), metadata=IN_STEPS
+    )
+    alpha_start: float = 3.0
+    bias_steps: int | None = field(default=None, metadata=IN_STEPS)
+    truncation_minimum: int = 8
+    oracle_scale: float = 0.75
+    oracle_minimum: int = 2
+    oracle_maximum: int | None = None
+    error_decay: float = field(default=0.999, metadata=PER_STEP_DECAY)
+    probe_radius: int = 2
+    probe_temperature: float = 0.3
+    probe_fraction: float = 1.0
+    slope_decay: float = field(default=0.99, metadata=PER_STEP_DECAY)
+    compress: float = 0.4
+    keep: float = 1.0
+    extend: float = 1.3
+    handoff_ceiling: float = 1.0
+
+    def __post_init__(self) -> None:
+        if len(self.phase_ends) != 4 or list(self.phase_ends) != sorted(self.phase_ends):
+            raise ConfigError(
+                f"curriculum.phase_ends is {list(self.phase_ends)}.",
+                "Give four steps in rising order: the ends of phases 1 to 4.",
+            )
+        for name in ("error_decay", "slope_decay", "probe_fraction", "handoff_ceiling"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ConfigError(f"curriculum.{name} is {value}.", "Give a number from 0 to 1.")
+        for name in ("truncation_minimum", "oracle_minimum", "probe_radius", "fixed_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"curriculum.{name} is {value}.", "Give at least 1.")
+        for name in ("alpha_start", "oracle_scale", "probe_temperature"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(
+                    f"curriculum.{name} is {getattr(self, name)}.", "Give a number above 0."
+                )
+
+
+def scaled(config: Config, steps: int) -> Config:
+    """The config for a run of `steps`: what is given in steps shrinks or grows with the run.
+
+    Works on any dataclass whose fields carry `IN_STEPS` or `PER_STEP_DECAY`. An average keeps its
+    time constant as a share of the run: over `steps` steps it decays as much as it would over
+    `PAPER_STEPS`.
+    """
+    factor = steps / PAPER_STEPS
+    changed: dict[str, Any] = {}
+    for each in dataclasses.fields(config):  # type: ignore[arg-type]
+        value, time = getattr(config, each.name), each.metadata.get("time")
+        if value is None or time is None:
+            continue
+        if time == "decay":
+            changed[each.name] = value ** (1 / factor)
+        elif isinstance(value, tuple):
+            changed[each.name] = tuple(round(item * factor) for item in value)
+        else:
+            changed[each.name] = round(value * factor)
+    return dataclasses.replace(config, **changed)  # type: ignore[type-var]
+
+
+# --- what depends on the step alone -----------------------------------------------------------
+
+
+def phase(config: CurriculumConfig, step: int) -> int:
+    """1 to 4, or 5 once the handoff is over; always 1 without a curriculum."""
+    if not config.enabled:
+        return 1
+    return 1 + sum(step >= end for end in config.phase_ends)
+
+
+def alpha(config: CurriculumConfig, step: int) -> float:
+    """alpha of Beta(alpha, 1) at `step`: linear from `alpha_start` to 1, then 1."""
+    over = config.phase_ends[0] if config.bias_steps is None else config.bias_steps
+    return config.alpha_start + (1 - config.alpha_start) * (min(step / over, 1.0) if over else 1.0)
+
+
+def handoff(config: CurriculumConfig, step: int) -> float:
+    """a_s: the share of predicted lengths at `step`, 0 before phase 4, `handoff_ceiling` after."""
+    if not config.enabled:
+        return 0.0
+    start, end = config.phase_ends[2:]
+    ramp = float(step >= end) if start == end else (step - start) / (end - start)
+    return config.handoff_ceiling * min(max(ramp, 0.0), 1.0)
+
+
+# --- lengths ----------------------------------------------------------------------------------
+
+
+def random_lengths(uniform: Tensor, alpha: Tensor, minimum: int, k: int) -> Tensor:
+    """Random truncation: (B,) int64 lengths in [minimum, k] from (B,) uniform numbers.
+
+    If U is uniform, U**(1/alpha) is Beta(alpha, 1).
+    """
+    share = uniform.float() ** (1.0 / alpha)
+    return (minimum + share * (k - minimum)).round().clamp(minimum, k).long()
+
+
+def deployed_lengths(predicted: Tensor, k: int) -> Tensor:
+    """The head's (B,) real lengths as they are used: rounded, clipped to [1, k], int64."""
+    return predicted.detach().round().clamp(1, k).long()
+
+
+def mixed_lengths(random: Tensor, deployed: Tensor, uniform: Tensor, handoff: Tensor) -> Tensor:
+    """Bernoulli mixing: row by row the deployed length with probability `handoff`, else random."""
+    return torch.where(uniform < handoff, deployed, random)
+
+
+def active_tokens(lengths: Tensor, k: int) -> Tensor:
+    """(B, k) bool: the first `lengths[b]` tokens of each program."""
+    return torch.arange(k, device=lengths.device) < lengths[:, None]
+
+
+# --- the oracle -------------------------------------------------------------------------------
+
+
+class CurriculumState(NamedTuple):
+    """The three averages, each with whether it has had its first value. 0-dim float32 tensors."""
+
+    error: Tensor
+    error_seen: Tensor
+    slope_short: Tensor
+    slope_short_seen: Tensor
+    slope_long: Tensor
+    slope_long_seen: Tensor
+
+
+def initial_state(device: torch.device | str = "cpu") -> CurriculumState:
+    """Averages that have seen nothing yet."""
+    return CurriculumState(*(torch.zeros((), device=device) for _ in CurriculumState._fields))
+
+
+def average(
+    mean: Tensor, seen: Tensor, total: Tensor, count: Tensor, decay: float
+) -> tuple[Tensor, Tensor]:
+    """One step of an exponential average, which starts at its first value.
+
+    The new value is `total / count`; with a count of zero nothing changes.
+    """
+    value = total / count.clamp(min=1.0)
+    moved = torch.where(seen > 0, decay * mean + (1 - decay) * value, value)
+    return torch.where(count > 0, moved, mean), torch.maximum(seen, (count > 0).to(seen.dtype))
+
+
+class Probes(NamedTuple):
+    """Where to probe, (P,) int64 each, and which probes the clip left alone, (P,) bool each."""
+
+    short: Tensor
+    long: Tensor
+    short_valid: Tensor
+    long_valid: Tensor
+
+
+def probe_lengths(lengths: Tensor, config: CurriculumConfig, k: int) -> Probes:
+    """The clipped neighbours of (P,) lengths.
+
+    A probe the clip alters is invalid. After the handoff a length may lie under the truncation
+    minimum; its shorter probe then stays at the length itself, never above it.
+    """
+    short, long = lengths - config.probe_radius, lengths + config.probe_radius
+    clipped_short = short.clamp(config.truncation_minimum, k)
+    clipped_long = long.clamp(config.truncation_minimum, k)
+    return Probes(
+        torch.minimum(clipped_short, lengths),
+        clipped_long,
+        clipped_short == short,
+        clipped_long == long,
+    )
+
+
+def slopes(error: Tensor, error_short: Tensor, error_long: Tensor) -> tuple[Tensor, Tensor]:
+    """One-sided relative slopes (P,): how much shortening hurts, how much lengthening helps."""
+    scale = error + EPSILON
+    return (
+        ((error_short - error) / scale).clamp(min=0.0),
+        ((error - error_long) / scale).clamp(min=0.0),
+    )
+
+
+class Modulator(NamedTuple):
+    """The three-way decision. 0-dim tensors; the three weights sum to one."""
+
+    m: Tensor
+    u_short: Tensor
+    u_long: Tensor
+    compress: Tensor
+    keep: Tensor
+    extend: Tensor
+
+
+def modulator(slope_short: Tensor, slope_long: Tensor, config: CurriculumConfig) -> Modulator:
+    """Compress where the curve is flat, keep at its elbow, extend while more tokens still pay."""
+    u_short = torch.tanh(slope_short / config.probe_temperature)
+    u_long = torch.tanh(slope_long / config.probe_temperature)
+    compress = (1 - u_short) * (1 - u_long)
+    keep = u_short * (1 - u_long)
+    m = config.compress * compress + config.keep * keep + config.extend * u_long
+    return Modulator(m, u_short, u_long, compress, keep, u_long)
+
+
+def base_targets(error: Tensor, mean_error: Tensor, config: CurriculumConfig, k: int) -> Tensor:
+    """L_base (B,): longer for samples that reconstruct worse than the running average."""
+    longest = k if config.oracle_maximum is None else config.oracle_maximum
+    base = error / (mean_error + EPSILON) * config.oracle_scale * k
+    return base.clamp(config.oracle_minimum, longest)
+
+
+def oracle_targets(base: Tensor, m: Tensor, config: CurriculumConfig, k: int) -> Tensor:
+    """The corrected target (B,): the modulated base, clipped again."""
+    longest = k if config.oracle_maximum is None else config.oracle_maximum
+    return (m * base).clamp(config.oracle_minimum, longest)
+
+
+def _alone(value: Tensor) -> Tensor:
+    return value
+
+
+@torch.no_grad()
+def observe(
+    state: CurriculumState,
+    error: Tensor,
+    probes: Probes,
+    error_short: Tensor,
+    error_long: Tensor,
+    config: CurriculumConfig,
+    k: int,
+    *,
+    reduce: Reduce = _alone,
+) -> tuple[CurriculumState, Tensor, Modulator]:
+    """One step of the oracle: the new averages, the (B,) targets and the modulator.
+
+    error                    (B,) latent alignment at the active length
+    probes                   of the first P rows, P <= B
+    error_short, error_long  (P,) latent alignment at the two probes
+    reduce                   sums a tensor over the processes of a distributed run
+    """
+    error = error.detach().float()
+    probed = error[: error_short.shape[0]]
+    slope_short, slope_long = slopes(probed, error_short.float(), error_long.float())
+    valid_short, valid_long = probes.short_valid.float(), probes.long_valid.float()
+    totals = reduce(
+        torch.stack(
+            [
+                error.sum(),
+                error.new_full((), error.shape[0]),
+                (slope_short * valid_short).sum(),
+                valid_short.sum(),
+                (slope_long * valid_long).sum(),
+                valid_long.sum(),
+            ]
+        )
+    )
+    new = CurriculumState(
+        *average(state.error, state.error_seen, totals[0], totals[1], config.error_decay),
+        *average(
+            state.slope_short, state.slope_short_seen, totals[2], totals[3], config.slope_decay
+        ),
+        *average(state.slope_long, state.slope_long_seen, totals[4], totals[5], config.slope_decay),
+    )
+    decision = modulator(new.slope_short, new.slope_long, config)
+    base = base_targets(error, new.error, config, k)
+    return new, oracle_targets(base, decision.m, config, k), decision
