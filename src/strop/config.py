@@ -16,9 +16,7 @@ Config = TypeVar("Config")
 
 def to_dict(config: Any) -> dict[str, Any]:
     """The config as plain dicts, lists, numbers and strings, ready for JSON or TOML."""
-    return {
-        field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)
-    }
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
 def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "config") -> Config:
@@ -92,7 +90,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if value in typing.get_args(hint):
             return value
         raise ConfigError(
-            f"{where} is {value!r}.", f"Choose one of {', '.join(map(repr, typing.get_args(hint)))}."
+            f"{where} is {value!r}.",
+            f"Choose one of {', '.join(map(repr, typing.get_args(hint)))}.",
         )
     if origin is tuple:
         if not isinstance(value, list | tuple):

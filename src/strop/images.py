@@ -37,7 +37,8 @@ def read_image(source: str | os.PathLike[str] | bytes) -> Tensor:
         content = source if isinstance(source, bytes) else Path(source).read_bytes()
     except OSError as error:
         raise ImageError(
-            f"Cannot read {name} ({error.strerror or error}).", "Check the path and its permissions."
+            f"Cannot read {name} ({error.strerror or error}).",
+            "Check the path and its permissions.",
         ) from error
     if not content:
         raise ImageError(f"{name} is empty (0 bytes).", "Replace the file.")
@@ -126,7 +127,8 @@ def tensor_to_bytes(images: Tensor) -> Tensor:
         return images
     if not images.is_floating_point():
         raise ImageError(
-            f"An image of {images.dtype} is ambiguous.", "Give uint8 in [0, 255] or float in [0, 1]."
+            f"An image of {images.dtype} is ambiguous.",
+            "Give uint8 in [0, 255] or float in [0, 1].",
         )
     if not torch.isfinite(images).all():
         raise ImageError("The image holds NaN or infinity.", "Clean it before encoding.")
@@ -163,15 +165,16 @@ _SHRINK = "Resize it first; nothing is gained from pixels beyond the model's siz
 
 
 def _grey_to_rgb(values: np.ndarray, name: str) -> Tensor:
-    """16- and 32-bit greyscale `(H, W)` to RGB bytes, by the range its type can hold."""
+    """16-bit and float greyscale `(H, W)` to RGB bytes, by the range that type is used with."""
     grey = values.astype(np.float64)
     if not np.isfinite(grey).all():
         raise ImageError(f"{name} holds NaN or infinity.", "Clean it before encoding.")
     low, high = grey.min(), grey.max()
-    top = 1.0 if values.dtype.kind == "f" and high <= 1 else 255.0 if high <= 255 else 65535.0
+    # Pillow hands 16-bit files over as 16- or 32-bit integers, so integers run to 65535.
+    top = 65535.0 if values.dtype.kind in "iu" else 1.0 if high <= 1 else 255.0
     if low < 0 or high > top:
         raise ImageError(
             f"{name} is a {values.dtype} image from {low:.3g} to {high:.3g}.",
-            "Greyscale images run to 1 (float), 255 or 65535; scale it to one of these.",
+            "Floats run to 1 or 255 and integers to 65535; scale it to one of these.",
         )
     return torch.from_numpy((grey * (255 / top)).round().astype(np.uint8)).expand(3, -1, -1).clone()

@@ -1,0 +1,108 @@
+"""The program generator: a patch field in, K raw tokens in causal order out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from strop.model.layers import FeedForward, initialise, join_heads, split_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig:
+    """Size of the generator: the paper's STROP-S unless said otherwise."""
+
+    width: int = 256
+    depth: int = 8
+    heads: int = 8
+    feedforward: int = 1024
+
+
+class Generator(nn.Module):
+    """An encoder-only transformer over `[sources; queries]`; the query outputs are the program.
+
+    `locations` is S, `length` is K.
+    """
+
+    def __init__(
+        self, config: GeneratorConfig, *, field_width: int, locations: int, length: int
+    ) -> None:
+        super().__init__()
+        self.norm_in = nn.LayerNorm(field_width)
+        self.project = nn.Linear(field_width, config.width)
+        self.source_positions = nn.Parameter(torch.empty(locations, config.width))
+        self.queries = nn.Parameter(torch.empty(length, config.width))
+        self.prefix_positions = nn.Parameter(torch.empty(length, config.width))
+        self.layers = nn.ModuleList(GeneratorLayer(config) for _ in range(config.depth))
+        self.norm_out = nn.LayerNorm(config.width)
+        self.register_buffer("visible", query_visibility(locations, length), persistent=False)
+        self.visible: Tensor
+
+        initialise(self)
+        for table in (self.source_positions, self.queries, self.prefix_positions):
+            nn.init.trunc_normal_(table, std=0.02)
+
+    def forward(self, field: Tensor) -> Tensor:
+        """Field `(B, S, d_enc)` to raw tokens `(B, K, d)`."""
+        sources = self.project(self.norm_in(field)) + self.source_positions
+        queries = (self.queries + self.prefix_positions).expand(len(field), -1, -1)
+        x = torch.cat([sources, queries.to(sources.dtype)], dim=1)
+        *body, last = self.layers
+        for layer in body:
+            x = layer(x, self.visible)
+        # Only the query outputs are kept, so the last layer computes nothing else.
+        return self.norm_out(last.queries_only(x, self.visible))  # type: ignore[no-any-return]
+
+
+class GeneratorLayer(nn.Module):
+    """Pre-norm attention and feed-forward over `[sources; queries]`.
+
+    Attention is two calls instead of one big mask: sources over sources, which needs no mask, and
+    queries over everything, which needs only `K x (S + K)` of one. A source therefore cannot see
+    a query, and no later query can leak into an earlier one through the sources.
+    """
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.norm_attention = nn.LayerNorm(config.width)
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.norm_feedforward = nn.LayerNorm(config.width)
+        self.feedforward = FeedForward(config.width, config.feedforward)
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        """`(B, S + K, d)` to the same; `visible` is `query_visibility(S, K)`."""
+        sources = x.shape[1] - len(visible)
+        q, k, v = (
+            split_heads(t, self.heads) for t in self.qkv(self.norm_attention(x)).chunk(3, -1)
+        )
+        over_sources = F.scaled_dot_product_attention(
+            q[:, :, :sources], k[:, :, :sources], v[:, :, :sources]
+        )
+        over_all = F.scaled_dot_product_attention(q[:, :, sources:], k, v, attn_mask=visible)
+        x = x + self.out(torch.cat([join_heads(over_sources), join_heads(over_all)], dim=1))
+        return x + self.feedforward(self.norm_feedforward(x))  # type: ignore[no-any-return]
+
+    def queries_only(self, x: Tensor, visible: Tensor) -> Tensor:
+        """What `forward` gives for the queries, `(B, K, d)`, without computing the rest."""
+        queries = x[:, -len(visible) :]
+        width = x.shape[-1]
+        normed = self.norm_attention(x)
+        weight_q, weight_kv = self.qkv.weight.split([width, 2 * width])
+        bias_q, bias_kv = self.qkv.bias.split([width, 2 * width])
+        q = split_heads(F.linear(normed[:, -len(visible) :], weight_q, bias_q), self.heads)
+        k, v = (
+            split_heads(t, self.heads) for t in F.linear(normed, weight_kv, bias_kv).chunk(2, -1)
+        )
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        queries = queries + self.out(join_heads(attended))
+        return queries + self.feedforward(self.norm_feedforward(queries))  # type: ignore[no-any-return]
+
+
+def query_visibility(locations: int, length: int) -> Tensor:
+    """`(K, S + K)` bool: query k sees every source and the queries up to and including itself."""
+    return torch.ones(length, locations + length, dtype=torch.bool).tril(diagonal=locations)

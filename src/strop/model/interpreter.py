@@ -1,0 +1,107 @@
+"""The interpreter: the active codes of a program in, a patch field out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from strop.model.layers import FeedForward, initialise, join_heads, split_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterpreterConfig:
+    """Size of the interpreter, which mirrors the generator in every preset of the paper.
+
+    With `joint`, grid queries and program attend to each other as one sequence: an ablation of
+    equal parameter count.
+    """
+
+    width: int = 256
+    depth: int = 8
+    heads: int = 8
+    feedforward: int = 1024
+    joint: bool = False
+
+
+class Interpreter(nn.Module):
+    """Learned grid queries, one per location, that read the program by cross-attention.
+
+    `locations` is S, `length` is K.
+    """
+
+    def __init__(
+        self,
+        config: InterpreterConfig,
+        *,
+        code_width: int,
+        field_width: int,
+        locations: int,
+        length: int,
+    ) -> None:
+        super().__init__()
+        self.joint = config.joint
+        self.embed = nn.Linear(code_width, config.width)
+        self.prefix_positions = nn.Parameter(torch.empty(length, config.width))
+        self.grid = nn.Parameter(torch.empty(locations, config.width))
+        self.layers = nn.ModuleList(InterpreterLayer(config) for _ in range(config.depth))
+        self.norm_out = nn.LayerNorm(config.width)
+        self.project = nn.Linear(config.width, field_width)
+
+        initialise(self)
+        for table in (self.prefix_positions, self.grid):
+            nn.init.trunc_normal_(table, std=0.02)
+
+    def forward(self, z_q: Tensor, active: Tensor) -> Tensor:
+        """Code vectors `(B, L, d_c)`, L at most K, to the field `(B, S, d_enc)`.
+
+        `active` `(B, L)` bool says which of them exist; the others leave no trace. Each row needs
+        at least one.
+        """
+        program = self.embed(z_q) + self.prefix_positions[: z_q.shape[1]]
+        grid = self.grid.to(program.dtype).expand(len(z_q), -1, -1)
+        visible = active[:, None, None, :]
+        if self.joint:
+            return self._joint(grid, program, visible)
+        for layer in self.layers:
+            grid = layer(grid, program, visible)
+        return self.project(self.norm_out(grid))  # type: ignore[no-any-return]
+
+    def _joint(self, grid: Tensor, program: Tensor, visible: Tensor) -> Tensor:
+        locations = grid.shape[1]
+        x = torch.cat([grid, program], dim=1)
+        visible = F.pad(visible, (locations, 0), value=True)
+        for layer in self.layers:
+            x = layer(x, None, visible)
+        return self.project(self.norm_out(x[:, :locations]))  # type: ignore[no-any-return]
+
+
+class InterpreterLayer(nn.Module):
+    """Pre-norm attention to a memory (or, without one, to itself), then feed-forward."""
+
+    def __init__(self, config: InterpreterConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.norm_attention = nn.LayerNorm(config.width)
+        self.q = nn.Linear(config.width, config.width)
+        self.kv = nn.Linear(config.width, 2 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.norm_feedforward = nn.LayerNorm(config.width)
+        self.feedforward = FeedForward(config.width, config.feedforward)
+
+    def forward(self, x: Tensor, memory: Tensor | None, visible: Tensor) -> Tensor:
+        """`x` `(B, N, d)` reads `memory` `(B, L, d)` where `visible` `(B, 1, 1, L)` allows."""
+        normed = self.norm_attention(x)
+        q = split_heads(self.q(normed), self.heads)
+        source = normed if memory is None else memory
+        k, v = (split_heads(t, self.heads) for t in self.kv(source).chunk(2, -1))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        x = x + self.out(join_heads(attended))
+        return x + self.feedforward(self.norm_feedforward(x))  # type: ignore[no-any-return]
+
+
+def prefix_mask(lengths: Tensor, length: int) -> Tensor:
+    """`(B,)` lengths to `(B, length)` bool: True at the first `lengths[b]` positions of row b."""
+    return torch.arange(length, device=lengths.device) < lengths[:, None]

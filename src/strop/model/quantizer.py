@@ -1,0 +1,136 @@
+"""Vector quantization on the unit sphere, with a codebook that follows its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from strop.model.layers import initialise
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizerConfig:
+    """The codebook: `codes` unit vectors of `code_width` dimensions, kept by EMA of `decay`."""
+
+    codes: int = 1024
+    code_width: int = 16
+    decay: float = 0.95
+
+
+class Quantized(NamedTuple):
+    """What the quantizer makes of raw tokens. All but the codes are fp32.
+
+    codes       (B, K) int64
+    z           (B, K, d_c) the raw tokens, projected to the sphere
+    z_q         (B, K, d_c) their code vectors; the gradient passes straight through to `z`
+    similarity  (B, K, N) cosine of `z` with every code
+    """
+
+    codes: Tensor
+    z: Tensor
+    z_q: Tensor
+    similarity: Tensor
+
+
+class Quantizer(nn.Module):
+    """Linear to `d_c`, l2-normalise, nearest code. `forward` never changes the codebook.
+
+    The codebook is a buffer: the mean direction of the tokens assigned to each code, as an EMA of
+    their counts and sums. `update`, `initialise` and `reseed` are the only ways to move it, and
+    only a trainer calls them. Everything here is fp32, also under autocast: in bf16 the nearest
+    code is often another one.
+    """
+
+    def __init__(self, config: QuantizerConfig, *, width: int) -> None:
+        super().__init__()
+        self.decay = config.decay
+        self.project = nn.Linear(width, config.code_width)
+        initialise(self)
+        # Random directions until the first batch is seen.
+        codebook = F.normalize(torch.randn(config.codes, config.code_width), dim=-1)
+        self.register_buffer("codebook", codebook)
+        self.register_buffer("counts", torch.ones(config.codes))
+        self.register_buffer("sums", codebook.clone())
+        self.codebook: Tensor
+        self.counts: Tensor
+        self.sums: Tensor
+
+    def forward(self, raw: Tensor) -> Quantized:
+        """Raw tokens `(B, K, d)` to codes and code vectors."""
+        with torch.autocast(raw.device.type, enabled=False):
+            z = F.normalize(self.project(raw.float()), dim=-1)
+            similarity = z @ self.codebook.T
+            codes = similarity.argmax(dim=-1)
+            z_q = z + (self.codebook[codes] - z).detach()
+        return Quantized(codes, z, z_q, similarity)
+
+    def vectors(self, codes: Tensor) -> Tensor:
+        """Codes `(B, L)` to code vectors `(B, L, d_c)`."""
+        return self.codebook[codes]
+
+    @torch.no_grad()
+    def update(self, z: Tensor, codes: Tensor, active: Tensor) -> None:
+        """Move the codebook towards the active tokens of a batch: z `(B, K, d_c)`, rest `(B, K)`.
+
+        Under several processes all of them see the sum over all, so the codebooks stay equal.
+        """
+        weight = active.flatten().double()
+        assigned = codes.flatten()
+        # In doubles, so that the result does not depend on the order of addition: the same batch
+        # split over processes, or summed by GPU atomics, rounds to the same codebook.
+        batch = torch.zeros(len(self.counts), 1 + z.shape[-1], dtype=torch.double, device=z.device)
+        batch.index_add_(
+            0,
+            assigned,
+            torch.cat([weight[:, None], z.flatten(0, 1).double() * weight[:, None]], dim=-1),
+        )
+        if _distributed():
+            dist.all_reduce(batch)
+        self.counts.lerp_(batch[:, 0].float(), 1 - self.decay)
+        self.sums.lerp_(batch[:, 1:].float(), 1 - self.decay)
+        self._refresh()
+
+    @torch.no_grad()
+    def initialise(self, z: Tensor, active: Tensor, uniform: Tensor) -> None:
+        """Place every code on an active token of the first batch; see `reseed` for `uniform`."""
+        self.counts.zero_()
+        self.reseed(z, active, uniform, below=1.0)
+
+    @torch.no_grad()
+    def reseed(self, z: Tensor, active: Tensor, uniform: Tensor, below: float) -> None:
+        """Move codes whose EMA count fell under `below` onto random active tokens of this batch.
+
+        `uniform` `(N,)` holds one random number in [0, 1) per code, the same on every process. A
+        moved code starts over as if one token had been assigned to it; otherwise its old sum
+        would pull it back at the next update.
+        """
+        tokens, weight = z.flatten(0, 1), active.flatten().float()
+        if _distributed():
+            tokens, weight = _gather(tokens), _gather(weight)
+        share = weight.cumsum(0) / weight.sum()
+        drawn = torch.searchsorted(share, uniform, right=True).clamp(max=len(share) - 1)
+        dead = (self.counts < below)[:, None]
+        self.sums.copy_(torch.where(dead, tokens[drawn], self.sums))
+        self.counts.copy_(torch.where(dead[:, 0], torch.ones_like(self.counts), self.counts))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        # Dividing sums by counts would change nothing: only the direction survives.
+        self.codebook.copy_(F.normalize(self.sums, dim=-1))
+
+
+def _distributed() -> bool:
+    # Asked at every call: a model may be built before the process group is.
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _gather(x: Tensor) -> Tensor:
+    """`(n, ...)` of every process, in order of rank: `(world * n, ...)`."""
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
+    return torch.cat(parts)

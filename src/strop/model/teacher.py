@@ -1,0 +1,312 @@
+"""The teacher: a frozen vision transformer that turns images into the field to be reproduced.
+
+The field is the last layer's patch tokens after the final LayerNorm, without class and register
+tokens. The teacher owns its preprocessing: it takes the model's uint8 images and does the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+import transformers
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
+from torch import Tensor, nn
+
+from strop.errors import TeacherError
+
+PIXELS_PER_LOCATION = 16
+"""One location of the field stands for 16 x 16 pixels of the model's image. A teacher of another
+patch size sees the image resized, so that its grid is the same: 256 px are 224 px at patch 14."""
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CENTRED = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+
+PAPER_STD = 0.38
+"""Standard deviation of DINOv3-S's field, which the paper's balance of cosine and MSE assumes."""
+
+BUNDLED = Path(__file__).parents[1] / "weights"
+
+HUB_IDS = {
+    "dinov3-s": "facebook/dinov3-vits16-pretrain-lvd1689m",
+    "dinov3-b": "facebook/dinov3-vitb16-pretrain-lvd1689m",
+    "dinov3-l": "facebook/dinov3-vitl16-pretrain-lvd1689m",
+}
+
+
+def _dinov3(width: int, depth: int, heads: int) -> dict[str, int]:
+    return {
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": heads,
+        "num_register_tokens": 4,
+        "patch_size": 16,
+    }
+
+
+ARCHITECTURES = {
+    "tiny": _dinov3(192, 12, 3),
+    "dinov3-s": _dinov3(384, 12, 6),
+    "dinov3-b": _dinov3(768, 12, 12),
+    "dinov3-l": _dinov3(1024, 24, 16),
+}
+"""Shapes known without a download; `random:NAME` builds one with random weights."""
+
+FAMILIES = {  # model_type: mean and std of the family's own training
+    "dinov3_vit": IMAGENET,
+    "dinov2": IMAGENET,
+    "dinov2_with_registers": IMAGENET,
+    "vit": CENTRED,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherConfig:
+    """Which teacher a model was trained on.
+
+    name   `dinov3-s|b|l`, `tiny`, a hub id, a folder, `timm:NAME` or `random:NAME`
+    width  d_enc, the width of its field
+    scale  what the field is multiplied by inside the model, so that it has the spread that the
+           paper's losses assume; fields go in and come out in the teacher's own scale
+    """
+
+    name: str
+    width: int
+    scale: float = 1.0
+
+
+class Teacher(nn.Module):
+    """A frozen backbone with its preprocessing. Build one with `load_teacher`.
+
+    `backbone` maps pixels `(B, 3, side, side)` to tokens; `patch_tokens` picks the patches of
+    what it returns, `(B, S, d_enc)`.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        patch_tokens: Callable[[nn.Module, Tensor], Tensor],
+        *,
+        patch: int,
+        width: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone.eval().requires_grad_(False)
+        self.patch_tokens = patch_tokens
+        self.patch = patch
+        self.width = width
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.mean: Tensor
+        self.std: Tensor
+        self.training = False
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """uint8 images `(B, 3, H, H)`, H a multiple of 16, to the field `(B, (H / 16)^2, d_enc)`."""
+        return self.patch_tokens(self.backbone, self.preprocess(images))
+
+    def preprocess(self, images: Tensor) -> Tensor:
+        """uint8 `(B, 3, H, H)` to the normalised floats the backbone was trained on."""
+        height, width = images.shape[-2:]
+        if height != width or height % PIXELS_PER_LOCATION:
+            raise TeacherError(
+                f"The teacher was given images of {height} x {width} pixels.",
+                f"It takes squares whose side is a multiple of {PIXELS_PER_LOCATION}.",
+            )
+        side = height // PIXELS_PER_LOCATION * self.patch
+        pixels = images.to(self.mean.dtype) / 255
+        if side != height:
+            pixels = F.interpolate(pixels, (side, side), mode="bicubic", antialias=True)
+        return (pixels - self.mean) / self.std
+
+    def train(self, mode: bool = True) -> Self:
+        """Frozen means frozen: this does nothing."""
+        return self
+
+
+def load_teacher(name: str) -> Teacher:
+    """Load a teacher by name: see `TeacherConfig.name`."""
+    if name.startswith("timm:"):
+        return _timm_teacher(name.removeprefix("timm:"))
+    if name.startswith("random:"):
+        return _transformers_teacher(_random_backbone(name.removeprefix("random:")), folder=None)
+    backbone, folder = _pretrained_backbone(name)
+    return _transformers_teacher(backbone, folder)
+
+
+def describe_teacher(name: str) -> TeacherConfig:
+    """The config of a teacher, without its weights where they are not needed to know its width."""
+    known = name.removeprefix("random:")
+    if known in ARCHITECTURES:
+        return TeacherConfig(name=name, width=ARCHITECTURES[known]["hidden_size"])
+    return TeacherConfig(name=name, width=load_teacher(name).width)
+
+
+@torch.no_grad()
+def measure_scale(teacher: Teacher, images: Tensor, config: TeacherConfig) -> TeacherConfig:
+    """`config` with the scale that gives the field over uint8 `(B, 3, H, H)` the paper's spread."""
+    return replace(config, scale=PAPER_STD / teacher(images).float().std().item())
+
+
+def teacher_parameters(name: str) -> int:
+    """How many parameters a teacher has; known architectures are counted without loading them."""
+    known = name.removeprefix("random:")
+    if known in ARCHITECTURES:
+        with torch.device("meta"):
+            backbone: nn.Module = _random_backbone(known)
+    else:
+        backbone = load_teacher(name).backbone
+    return sum(parameter.numel() for parameter in backbone.parameters())
+
+
+def _random_backbone(name: str) -> nn.Module:
+    if name not in ARCHITECTURES:
+        raise TeacherError(
+            f"Unknown architecture 'random:{name}'.",
+            f"Choose one of {', '.join(f'random:{known}' for known in ARCHITECTURES)}.",
+        )
+    config = transformers.DINOv3ViTConfig(**ARCHITECTURES[name])
+    # Random, but always the same: a model names its teacher, so the name must fix the weights.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return transformers.DINOv3ViTModel(config)  # type: ignore[no-any-return]
+
+
+def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
+    """The backbone, and its folder if it has one here."""
+    source = HUB_IDS.get(name, name)
+    if name == "tiny":
+        source = str(BUNDLED / "tiny")
+        if not Path(source, "config.json").is_file():
+            raise TeacherError(
+                "The teacher 'tiny' is not part of this installation.",
+                "Use dinov3-s, a local folder, or random:tiny for its shape alone.",
+            )
+    folder = Path(source) if Path(source).is_dir() else None
+    if folder is None and (source.startswith((".", "/", "~")) or source.count("/") > 1):
+        raise TeacherError(
+            f"There is no folder {source}.", "Give a folder that holds a transformers model."
+        )
+    if folder is None and "/" not in source:
+        raise TeacherError(
+            f"Unknown teacher {name!r}.",
+            f"Choose one of {', '.join(['tiny', *HUB_IDS])}, a hub id such as "
+            "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
+        )
+    transformers.logging.disable_progress_bar()  # a bar for half a second of reading is noise
+    try:
+        backbone = transformers.AutoModel.from_pretrained(source, dtype=torch.float32)
+    except (OSError, ValueError, KeyError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise _load_error(name, source, folder, error) from error
+    except Exception as error:  # safetensors and transformers raise types of their own
+        raise TeacherError(
+            f"The weights of teacher {name!r} cannot be read ({error}).",
+            "The folder is damaged or not a transformers model; fetch it again.",
+        ) from error
+    return backbone, folder
+
+
+def _load_error(name: str, source: str, folder: Path | None, error: Exception) -> TeacherError:
+    if folder is not None:
+        return TeacherError(
+            f"The folder {source} does not hold a model that transformers can load ({error}).",
+            "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT.",
+        )
+    causes = [error, error.__cause__, error.__context__]
+    if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(error):
+        return TeacherError(
+            f"The weights of {source} are gated.",
+            f"Accept the licence at https://huggingface.co/{source} and run `hf auth login`; or "
+            "use an ungated teacher: tiny, facebook/dinov2-small, or a folder of your own.",
+        )
+    return TeacherError(
+        f"The teacher {source} is not in the local cache and could not be fetched "
+        f"({str(error).splitlines()[0]}).",
+        "Check the name and the network; offline, give a folder that holds the model, or tiny.",
+    )
+
+
+def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
+    config: Any = backbone.config
+    if config.model_type not in FAMILIES:
+        raise TeacherError(
+            f"A {config.model_type!r} model cannot be a teacher.",
+            f"Use one of the families {', '.join(FAMILIES)}, or timm:NAME.",
+        )
+    mean, std = FAMILIES[config.model_type]
+    processor = folder / "preprocessor_config.json" if folder else None
+    if processor is None and getattr(config, "_name_or_path", ""):
+        processor = _cached_processor(config._name_or_path)
+    if processor is not None and processor.is_file():
+        stated = json.loads(processor.read_text(encoding="utf-8"))
+        mean, std = stated.get("image_mean", mean), stated.get("image_std", std)
+    prefix = 1 + getattr(config, "num_register_tokens", 0)
+    # A plain ViT refuses another size than its own unless told to interpolate its positions.
+    options = {"interpolate_pos_encoding": True} if config.model_type == "vit" else {}
+
+    def patch_tokens(model: nn.Module, pixels: Tensor) -> Tensor:
+        tokens: Tensor = model(pixel_values=pixels, **options).last_hidden_state
+        return tokens[:, prefix:]
+
+    return Teacher(
+        backbone,
+        patch_tokens,
+        patch=config.patch_size,
+        width=config.hidden_size,
+        mean=tuple(mean),
+        std=tuple(std),
+    )
+
+
+def _cached_processor(hub_id: str) -> Path | None:
+    """The preprocessing a hub model states, fetched or from the cache; None if it states none."""
+    from transformers.utils import cached_file
+
+    try:
+        found = cached_file(hub_id, "preprocessor_config.json")
+    except OSError:
+        return None
+    return Path(found) if found else None
+
+
+def _timm_teacher(name: str) -> Teacher:
+    try:
+        import timm
+    except ImportError as error:
+        raise TeacherError(
+            f"The teacher timm:{name} needs the package timm.", "Run `pip install timm`."
+        ) from error
+    try:
+        backbone = timm.create_model(name, pretrained=True, num_classes=0, dynamic_img_size=True)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
+        raise TeacherError(
+            f"timm cannot make {name!r} with its weights ({error}).",
+            "Give the name of a plain vision transformer that timm knows and can fetch.",
+        ) from error
+    cfg = timm.data.resolve_model_data_config(backbone)
+
+    def patch_tokens(model: Any, pixels: Tensor) -> Tensor:
+        (tokens,) = model.forward_intermediates(
+            pixels, indices=1, norm=True, output_fmt="NLC", intermediates_only=True
+        )
+        # Average-pooled models keep their final norm behind the pooling, as `fc_norm`.
+        pooled = isinstance(getattr(model, "norm", None), nn.Identity)
+        return model.fc_norm(tokens) if pooled else tokens
+
+    return Teacher(
+        backbone,
+        patch_tokens,
+        patch=backbone.patch_embed.patch_size[0],
+        width=backbone.num_features,
+        mean=tuple(cfg["mean"]),
+        std=tuple(cfg["std"]),
+    )
