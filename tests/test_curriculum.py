@@ -10,11 +10,9 @@ import torch
 from strop.curriculum import (
     CurriculumConfig,
     CurriculumState,
-    active_tokens,
     alpha,
     average,
     base_targets,
-    deployed_lengths,
     handoff,
     initial_state,
     mixed_lengths,
@@ -74,20 +72,12 @@ def test_random_lengths_have_the_mean_of_their_beta():
     assert random_lengths(uniform, t(1.0), 8, K).float().mean().item() == pytest.approx(36, abs=0.1)
 
 
-def test_deployed_lengths_are_rounded_and_clipped():
-    assert deployed_lengths(t(0.2, 0.6, 17.4, 63.6, 64.0), K).tolist() == [1, 1, 17, 64, 64]
-
-
 def test_mixing_takes_the_predicted_length_with_the_ramps_probability():
     random, deployed = torch.tensor([10, 11, 12]), torch.tensor([20, 21, 22])
     uniform = t(0.0, 0.4, 0.999)
     assert mixed_lengths(random, deployed, uniform, t(0.0)).tolist() == [10, 11, 12]
     assert mixed_lengths(random, deployed, uniform, t(0.5)).tolist() == [20, 21, 12]
     assert mixed_lengths(random, deployed, uniform, t(1.0)).tolist() == [20, 21, 22]
-
-
-def test_active_tokens_are_a_prefix():
-    assert active_tokens(torch.tensor([1, 3]), 3).tolist() == [[True, False, False], [True] * 3]
 
 
 def test_an_average_starts_at_its_first_value():

@@ -102,7 +102,7 @@ def scaled(config: Config, steps: int) -> Config:
 
     Works on any dataclass whose fields carry `IN_STEPS` or `PER_STEP_DECAY`. An average keeps its
     time constant as a share of the run: over `steps` steps it decays as much as it would over
-    `PAPER_STEPS`.
+    `PAPER_STEPS`. A number of steps above zero stays above zero.
     """
     factor = steps / PAPER_STEPS
     changed: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def scaled(config: Config, steps: int) -> Config:
         elif isinstance(value, tuple):
             changed[each.name] = tuple(round(item * factor) for item in value)
         else:
-            changed[each.name] = round(value * factor)
+            changed[each.name] = max(min(value, 1), round(value * factor))
     return dataclasses.replace(config, **changed)  # type: ignore[type-var]
 
 
@@ -156,19 +156,9 @@ def random_lengths(uniform: Tensor, alpha: Tensor, minimum: int, k: int) -> Tens
     return (minimum + share * (k - minimum)).round().clamp(minimum, k).long()
 
 
-def deployed_lengths(predicted: Tensor, k: int) -> Tensor:
-    """The head's (B,) real lengths as they are used: rounded, clipped to [1, k], int64."""
-    return predicted.detach().round().clamp(1, k).long()
-
-
 def mixed_lengths(random: Tensor, deployed: Tensor, uniform: Tensor, handoff: Tensor) -> Tensor:
     """Bernoulli mixing: row by row the deployed length with probability `handoff`, else random."""
     return torch.where(uniform < handoff, deployed, random)
-
-
-def active_tokens(lengths: Tensor, k: int) -> Tensor:
-    """(B, k) bool: the first `lengths[b]` tokens of each program."""
-    return torch.arange(k, device=lengths.device) < lengths[:, None]
 
 
 # --- the oracle -------------------------------------------------------------------------------

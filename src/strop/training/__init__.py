@@ -1,0 +1,1 @@
+"""Training: the step, the loop, checkpoints, the field cache, several processes."""

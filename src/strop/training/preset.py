@@ -1,0 +1,102 @@
+"""Presets: named configurations in TOML, each complete, or a few changes to another one."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strop import config as configs
+from strop.curriculum import CurriculumConfig
+from strop.errors import ConfigError
+from strop.model.tokenizer import TokenizerConfig
+from strop.objective import ObjectiveConfig
+from strop.training.config import TrainingConfig
+
+FOLDER = Path(__file__).parents[1] / "presets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Everything a run needs to know: the tables of a preset file."""
+
+    name: str = "custom"
+    model: TokenizerConfig
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def preset_names() -> list[str]:
+    """The names of all presets that come with strop."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
+    """A preset by name, or from a `.toml` file of your own, with dotted keys replaced.
+
+    A file may say `extends = "NAME"` and then holds only what differs. Keys and types are
+    checked, by name, once everything has been put together.
+    """
+    values = _tables(name, ())
+    preset = configs.from_dict(Preset, {**values, "name": Path(name).stem}, where="preset")
+    return configs.override(preset, overrides) if overrides else preset
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """`["training.batch=64", "training.data=coco:/x"]` to a dict of dotted keys.
+
+    The value is read as TOML (numbers, booleans, lists, quoted strings); what is not TOML is
+    taken as a string.
+    """
+    parsed: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"{assignment!r} does not set anything.", "Write it as training.batch=64."
+            )
+        try:
+            parsed[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed[key.strip()] = text.strip()
+    return parsed
+
+
+def _tables(name: str, below: tuple[str, ...]) -> dict[str, Any]:
+    """The tables of a preset, laid over those of the one it extends."""
+    if name in below:
+        raise ConfigError(
+            f"The presets {' -> '.join((*below, name))} extend each other in a circle.",
+            "Take one `extends` out.",
+        )
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    if not path.is_file():
+        known = preset_names()
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise ConfigError(
+            f"There is no preset {name!r}.",
+            f"{hint}Known presets: {', '.join(known)}; or give the path of a .toml file.",
+        )
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML ({error}).", "Mend the file.") from error
+    parent = values.pop("extends", None)
+    if parent is None:
+        return values
+    if not isinstance(parent, str):
+        raise ConfigError(f"extends in {path} is {parent!r}.", "Give the name of one preset.")
+    return _merged(_tables(parent, (*below, name)), values)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = _merged(result[key], value) if both else value
+    return result
