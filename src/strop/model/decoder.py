@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ class DecoderConfig:
 
 
 class Decoder(nn.Module):
-    """Four blocks that each double the grid, then RGB: `16 h x 16 w` whatever the teacher's patch."""
+    """Four blocks that each double the grid, then RGB: `16 h x 16 w` for every teacher."""
 
     def __init__(self, config: DecoderConfig, *, field_width: int) -> None:
         super().__init__()
@@ -29,7 +30,7 @@ class Decoder(nn.Module):
             )
         widths = (field_width, *config.widths)
         self.blocks = nn.Sequential(
-            *(UpsamplingBlock(*pair) for pair in zip(widths, widths[1:], strict=False))
+            *(UpsamplingBlock(*pair) for pair in itertools.pairwise(widths))
         )
         self.to_rgb = nn.Conv2d(widths[-1], 3, kernel_size=3, padding=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -50,11 +51,11 @@ class Generator(nn.Module):
         sources = self.project(self.norm_in(field)) + self.source_positions
         queries = (self.queries + self.prefix_positions).expand(len(field), -1, -1)
         x = torch.cat([sources, queries.to(sources.dtype)], dim=1)
-        *body, last = self.layers
-        for layer in body:
+        for layer in self.layers[:-1]:
             x = layer(x, self.visible)
         # Only the query outputs are kept, so the last layer computes nothing else.
-        return self.norm_out(last.queries_only(x, self.visible))  # type: ignore[no-any-return]
+        last = cast(GeneratorLayer, self.layers[-1])
+        return self.norm_out(last.queries_only(x, self.visible))
 
 
 class GeneratorLayer(nn.Module):
@@ -85,7 +86,7 @@ class GeneratorLayer(nn.Module):
         )
         over_all = F.scaled_dot_product_attention(q[:, :, sources:], k, v, attn_mask=visible)
         x = x + self.out(torch.cat([join_heads(over_sources), join_heads(over_all)], dim=1))
-        return x + self.feedforward(self.norm_feedforward(x))  # type: ignore[no-any-return]
+        return x + self.feedforward(self.norm_feedforward(x))
 
     def queries_only(self, x: Tensor, visible: Tensor) -> Tensor:
         """What `forward` gives for the queries, `(B, K, d)`, without computing the rest."""
@@ -100,7 +101,7 @@ class GeneratorLayer(nn.Module):
         )
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
         queries = queries + self.out(join_heads(attended))
-        return queries + self.feedforward(self.norm_feedforward(queries))  # type: ignore[no-any-return]
+        return queries + self.feedforward(self.norm_feedforward(queries))
 
 
 def query_visibility(locations: int, length: int) -> Tensor:

@@ -67,7 +67,7 @@ class Interpreter(nn.Module):
             return self._joint(grid, program, visible)
         for layer in self.layers:
             grid = layer(grid, program, visible)
-        return self.project(self.norm_out(grid))  # type: ignore[no-any-return]
+        return self.project(self.norm_out(grid))
 
     def _joint(self, grid: Tensor, program: Tensor, visible: Tensor) -> Tensor:
         locations = grid.shape[1]
@@ -75,7 +75,7 @@ class Interpreter(nn.Module):
         visible = F.pad(visible, (locations, 0), value=True)
         for layer in self.layers:
             x = layer(x, None, visible)
-        return self.project(self.norm_out(x[:, :locations]))  # type: ignore[no-any-return]
+        return self.project(self.norm_out(x[:, :locations]))
 
 
 class InterpreterLayer(nn.Module):
@@ -99,7 +99,7 @@ class InterpreterLayer(nn.Module):
         k, v = (split_heads(t, self.heads) for t in self.kv(source).chunk(2, -1))
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
         x = x + self.out(join_heads(attended))
-        return x + self.feedforward(self.norm_feedforward(x))  # type: ignore[no-any-return]
+        return x + self.feedforward(self.norm_feedforward(x))
 
 
 def prefix_mask(lengths: Tensor, length: int) -> Tensor:

@@ -111,7 +111,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """uint8 images `(B, 3, H, H)`, H a multiple of 16, to the field `(B, (H / 16)^2, d_enc)`."""
+        """uint8 images `(B, 3, H, H)` to the field `(B, S, d_enc)`, S = (H / 16)^2."""
         return self.patch_tokens(self.backbone, self.preprocess(images))
 
     def preprocess(self, images: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def _random_backbone(name: str) -> nn.Module:
     # Random, but always the same: a model names its teacher, so the name must fix the weights.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return transformers.DINOv3ViTModel(config)  # type: ignore[no-any-return]
+        return transformers.DINOv3ViTModel(config)
 
 
 def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
@@ -244,8 +244,8 @@ def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
         )
     mean, std = FAMILIES[config.model_type]
     processor = folder / "preprocessor_config.json" if folder else None
-    if processor is None and getattr(config, "_name_or_path", ""):
-        processor = _cached_processor(config._name_or_path)
+    if folder is None and config.name_or_path:
+        processor = _cached_processor(config.name_or_path)
     if processor is not None and processor.is_file():
         stated = json.loads(processor.read_text(encoding="utf-8"))
         mean, std = stated.get("image_mean", mean), stated.get("image_std", std)

@@ -1,0 +1,1 @@
+"""strop: images as short programs of discrete codes, interpreted back into a DINO patch field."""

@@ -1,0 +1,506 @@
+"""A program: the ordered codes of an image, of which a prefix is active."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop.errors import FormatError, ProgramError
+from strop.files import PathLike, atomic_path, check_format, format_tag, write_text
+
+FORMAT = 1
+SUFFIXES = (".parquet", ".jsonl")
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Program:
+    """Programs of a batch of images: a value that never changes; every edit gives a new one.
+
+    codes          (B, K) int64; the first `lengths[b]` of row b are active
+    lengths        (B,) int64, in [1, K]
+    codebook_size  N: every code is in [0, N)
+    model          fingerprint of the model that wrote the codes, empty if unknown
+    erased         (B, K) bool: holes, tokens taken out while the others keep their positions
+    names          where each row came from, or empty
+
+    `program[0]` is one program without the batch axis, cut to its active codes: codes `(L,)`,
+    lengths `()`. Slices, lists and masks give batches.
+    """
+
+    codes: Tensor
+    lengths: Tensor
+    codebook_size: int
+    model: str = ""
+    erased: Tensor = field(default=None)  # type: ignore[assignment]
+    names: tuple[str, ...] = ()
+    check: InitVar[bool] = True
+
+    def __post_init__(self, check: bool) -> None:
+        if self.erased is None:
+            holes = torch.zeros_like(self.codes, dtype=torch.bool)
+            object.__setattr__(self, "erased", holes)
+        if check:
+            self._check()
+
+    # What it holds.
+
+    @property
+    def capacity(self) -> int:
+        """K: how many codes there are, active or not."""
+        return self.codes.shape[-1]
+
+    @property
+    def active(self) -> Tensor:
+        """`(B, K)` bool: the tokens the interpreter sees, inside the length and not erased."""
+        return self._within & ~self.erased
+
+    @property
+    def bits(self) -> Tensor:
+        """`(B,)` float: what the active prefix costs at a fixed rate, `length * log2(N)`."""
+        return self.lengths * math.log2(self.codebook_size)
+
+    def __len__(self) -> int:
+        return len(self.codes) if self.codes.ndim == 2 else int(self.lengths)
+
+    def __iter__(self) -> Iterator[Program]:
+        return (self[row] for row in range(len(self._batch())))
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Program:
+        """One program for an integer, else the batch of the rows that `index` picks."""
+        if self.codes.ndim == 1:
+            raise ProgramError(
+                "This is a single program, which has no rows.", "Read `program.codes` instead."
+            )
+        rows = torch.arange(len(self))
+        single = isinstance(index, int)
+        try:
+            picked = rows[index if isinstance(index, int | slice) else torch.as_tensor(index)]
+        except (IndexError, TypeError, RuntimeError, ValueError) as error:
+            raise ProgramError(
+                f"Rows {index!r} do not exist.", f"This batch has {len(self)} programs."
+            ) from error
+        stop = int(self.lengths[picked]) if single else self.capacity
+        names = tuple(self.names[int(row)] for row in picked.reshape(-1)) if self.names else ()
+        picked = picked.to(self.codes.device)
+        return replace(
+            self,
+            codes=self.codes[picked][..., :stop],
+            lengths=self.lengths[picked],
+            erased=self.erased[picked][..., :stop],
+            names=names,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Same active codes, holes, codebook and model. Inactive codes and names do not count."""
+        if not isinstance(other, Program):
+            return NotImplemented
+        return (
+            self.codes.shape[:-1] == other.codes.shape[:-1]
+            and (self.codebook_size, self.model) == (other.codebook_size, other.model)
+            and [row.codes.tolist() for row in self._batch()]
+            == [row.codes.tolist() for row in other._batch()]
+            and [row.erased.tolist() for row in self._batch()]
+            == [row.erased.tolist() for row in other._batch()]
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to(self, device: str | torch.device) -> Program:
+        """The same program on another device."""
+        return replace(
+            self,
+            codes=self.codes.to(device),
+            lengths=self.lengths.to(device),
+            erased=self.erased.to(device),
+            check=False,
+        )
+
+    @staticmethod
+    def cat(programs: Sequence[Program]) -> Program:
+        """Join batches of the same model and K, in order."""
+        if not programs:
+            raise ProgramError("There is nothing to join.", "Give at least one program.")
+        parts = [program._batch() for program in programs]
+        first = parts[0]
+        for other in parts[1:]:
+            for what in ("model", "codebook_size", "capacity"):
+                if getattr(other, what) != getattr(first, what):
+                    raise ProgramError(
+                        f"Programs differ in {what}: {getattr(first, what)!r} and "
+                        f"{getattr(other, what)!r}.",
+                        "Join programs that one model wrote.",
+                    )
+        named = all(part.names for part in parts)
+        return replace(
+            first,
+            codes=torch.cat([part.codes for part in parts]),
+            lengths=torch.cat([part.lengths for part in parts]),
+            erased=torch.cat([part.erased for part in parts]),
+            names=tuple(name for part in parts for name in part.names) if named else (),
+            check=False,
+        )
+
+    # Edits. A position is one number for all rows, or one per row. Rows whose position is not
+    # active are left as they are: taking out what nobody reads changes nothing.
+
+    def truncate(self, length: int | Tensor) -> Program:
+        """Keep at most the first `length` codes of each program active."""
+        wanted = self._per_row(length)
+        self._check_range(wanted, 1, self.capacity, "length")
+        return self._edited(lengths=torch.minimum(self.lengths, wanted))
+
+    def with_lengths(self, lengths: int | Tensor) -> Program:
+        """Set each length anew, shorter or longer: codes past a length are kept, not lost."""
+        wanted = self._per_row(lengths)
+        self._check_range(wanted, 1, self.capacity, "length")
+        return self._edited(lengths=wanted)
+
+    def erase(self, position: int | Tensor) -> Program:
+        """Take the token at `position` out and leave a hole: the others keep their positions."""
+        return self._edited(erased=self.erased | (self._at(position) & self._within))
+
+    def delete(self, position: int | Tensor) -> Program:
+        """Take the token at `position` out and close the gap: what follows moves up."""
+        gone = self._at(position) & self._within
+        # Sorting by "gone" moves the deleted token to the very end and keeps all else in order.
+        order = gone.int().argsort(dim=-1, stable=True)
+        moved = self.erased.gather(-1, order)
+        last = torch.arange(self.capacity, device=order.device) == self.capacity - 1
+        removed = gone.any(dim=-1)
+        return self._edited(
+            codes=self.codes.gather(-1, order),
+            lengths=self.lengths - removed.long(),
+            erased=moved & ~(last & removed[..., None]),
+        )
+
+    def replace(self, position: int | Tensor, code: int | Tensor) -> Program:
+        """Put another code at `position`; a hole there is filled."""
+        codes = self._per_row(code)
+        self._check_range(codes, 0, self.codebook_size - 1, "code")
+        here = self._at(position) & self._within
+        return self._edited(
+            codes=torch.where(here, codes[..., None], self.codes), erased=self.erased & ~here
+        )
+
+    def permute(self, order: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Program:
+        """Reorder active tokens: the token at `order[k]` moves to position k, holes included.
+
+        One order for all rows, or one per row. It permutes the active prefix and may stop there
+        or go on to K.
+        """
+        rows = self._orders(order)
+        codes, erased = self.codes.clone(), self.erased.clone()
+        flat_codes, flat_erased = codes.view(-1, self.capacity), erased.view(-1, self.capacity)
+        for row, length in enumerate(self.lengths.reshape(-1).tolist()):
+            wanted = rows[row % len(rows)][:length]
+            if sorted(wanted) != list(range(length)):
+                raise ProgramError(
+                    f"{wanted} is not an order of the {length} active tokens of row {row}.",
+                    f"Name each position from 0 to {length - 1} once.",
+                )
+            flat_codes[row, :length] = flat_codes[row, wanted]
+            flat_erased[row, :length] = flat_erased[row, wanted]
+        return self._edited(codes=codes, erased=erased)
+
+    # Files.
+
+    def save(self, path: PathLike) -> None:
+        """Write all programs to `.parquet` or `.jsonl`, exactly and atomically."""
+        suffix = _suffix(path)
+        rows = list(self._rows())
+        if suffix == ".jsonl":
+            tag = {"format": format_tag("program", FORMAT), **self._header()}
+            write_text(path, "".join(json.dumps({**tag, **row}) + "\n" for row in rows))
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        whole = pa.list_(pa.int32())
+        schema = pa.schema(
+            {
+                "name": pa.string(),
+                "length": pa.int32(),
+                "codes": whole,
+                "rest": whole,
+                "erased": whole,
+            }
+        ).with_metadata(
+            {"strop": json.dumps({"format": format_tag("program", FORMAT), **self._header()})}
+        )
+        with atomic_path(path) as temporary:
+            pq.write_table(pa.Table.from_pylist(rows, schema), temporary, write_page_checksum=True)
+
+    @staticmethod
+    def load(path: PathLike) -> Program:
+        """Read what `save` wrote; `FormatError` if the file is anything else."""
+        reader = _read_jsonl if _suffix(path) == ".jsonl" else _read_parquet
+        try:
+            header, rows = reader(path)
+        except FileNotFoundError as error:
+            raise FormatError(f"There is no file {path}.", "Check the path.") from error
+        return _from_rows(header, rows, path)
+
+    # How it looks.
+
+    def __repr__(self) -> str:
+        head = f"Program of {len(self)} codes" if self.codes.ndim == 1 else f"{len(self)} programs"
+        lines = [f"{head} (K = {self.capacity}, {self.codebook_size} codes in the codebook)"]
+        batch = self._batch()
+        for row in range(min(len(batch), 8)):
+            name = f"{batch.names[row]}  " if batch.names else ""
+            lines.append(f"  {name}{int(batch.lengths[row]):>3}: {_text(batch[row])}")
+        if len(batch) > 8:
+            lines.append(f"  ... and {len(batch) - 8} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Coloured chips, for notebooks."""
+        batch = self._batch()
+        names = batch.names or tuple(map(str, range(len(batch))))
+        rows = "".join(
+            f'<tr><td style="text-align:left">{html.escape(names[row])}</td>'
+            f"<td>{int(batch.lengths[row])}</td>"
+            f'<td style="text-align:left">{_chips(batch[row])}</td></tr>'
+            for row in range(min(len(batch), 32))
+        )
+        more = f"<p>... and {len(batch) - 32} more</p>" if len(batch) > 32 else ""
+        return (
+            '<table><tr><th style="text-align:left">image</th><th>length</th>'
+            f'<th style="text-align:left">program</th></tr>{rows}</table>{more}'
+        )
+
+    # Inside.
+
+    @property
+    def _within(self) -> Tensor:
+        return torch.arange(self.capacity, device=self.codes.device) < self.lengths[..., None]
+
+    def _batch(self) -> Program:
+        if self.codes.ndim == 2:
+            return self
+        return replace(
+            self,
+            codes=self.codes[None],
+            lengths=self.lengths[None],
+            erased=self.erased[None],
+            check=False,
+        )
+
+    def _edited(self, **changes: Any) -> Program:
+        edited = replace(self, **changes)
+        if not bool(edited.active.any(dim=-1).all()):
+            raise ProgramError(
+                "This would take out the last remaining token of a program.",
+                "A program keeps at least one token that the interpreter can read.",
+            )
+        return edited
+
+    def _per_row(self, value: int | Tensor) -> Tensor:
+        """A number, or one per row, as a tensor of the lengths' shape."""
+        if isinstance(value, bool) or not isinstance(value, int | Tensor):
+            raise ProgramError(
+                f"{value!r} is not a whole number.", "Give an int, or a tensor with one per row."
+            )
+        numbers = torch.as_tensor(value, device=self.codes.device)
+        if numbers.is_floating_point() or numbers.dtype == torch.bool:
+            raise ProgramError(f"{value!r} is not a whole number.", "Give integers.")
+        if numbers.ndim and numbers.shape != self.lengths.shape:
+            raise ProgramError(
+                f"Got {tuple(numbers.shape)} numbers for lengths of {tuple(self.lengths.shape)}.",
+                "Give one number, or one per row.",
+            )
+        return numbers.long().expand(self.lengths.shape)
+
+    def _at(self, position: int | Tensor) -> Tensor:
+        """`(B, K)` bool: True at the given position of each row."""
+        wanted = self._per_row(position)
+        self._check_range(wanted, 0, self.capacity - 1, "position")
+        return torch.arange(self.capacity, device=self.codes.device) == wanted[..., None]
+
+    def _orders(self, order: Any) -> list[list[int]]:
+        values = order.tolist() if isinstance(order, Tensor) else list(order)
+        nested = [list(row) for row in values] if values and _is_row(values[0]) else [values]
+        rows = self.lengths.numel()
+        if len(nested) not in (1, rows):
+            raise ProgramError(
+                f"Got {len(nested)} orders for {rows} programs.", "Give one, or one per row."
+            )
+        return nested
+
+    def _check(self) -> None:
+        for name, values in (("codes", self.codes), ("lengths", self.lengths)):
+            if not isinstance(values, Tensor) or values.dtype != torch.int64:
+                found = values.dtype if isinstance(values, Tensor) else type(values).__name__
+                raise ProgramError(f"{name} are {found}.", "Give them as an int64 tensor.")
+        if self.codes.ndim not in (1, 2) or self.codes.numel() == 0:
+            raise ProgramError(
+                f"codes have the shape {tuple(self.codes.shape)}.",
+                "Give (B, K), or (K,) for one program, with at least one code.",
+            )
+        if self.lengths.shape != self.codes.shape[:-1]:
+            raise ProgramError(
+                f"lengths have the shape {tuple(self.lengths.shape)}, codes "
+                f"{tuple(self.codes.shape)}.",
+                "Give one length per program.",
+            )
+        if self.erased.shape != self.codes.shape or self.erased.dtype != torch.bool:
+            raise ProgramError(
+                f"erased is {self.erased.dtype} of shape {tuple(self.erased.shape)}.",
+                "Give a bool tensor of the codes' shape.",
+            )
+        if self.names and len(self.names) != self.lengths.numel():
+            raise ProgramError(
+                f"There are {len(self.names)} names for {self.lengths.numel()} programs.",
+                "Give one per program, or none.",
+            )
+        if not isinstance(self.codebook_size, int) or self.codebook_size < 1:
+            raise ProgramError(
+                f"The codebook size is {self.codebook_size!r}.", "Give a positive whole number."
+            )
+        self._check_range(self.lengths, 1, self.capacity, "length")
+        self._check_range(self.codes, 0, self.codebook_size - 1, "code")
+        if not bool(self.active.any(dim=-1).all()):
+            raise ProgramError(
+                "A program has no token left that is not erased.", "Keep at least one."
+            )
+
+    @staticmethod
+    def _check_range(values: Tensor, low: int, high: int, what: str) -> None:
+        wrong = values[(values < low) | (values > high)]
+        if wrong.numel():
+            raise ProgramError(
+                f"A {what} of {int(wrong[0])} is outside [{low}, {high}].",
+                f"Give a {what} from {low} to {high}.",
+            )
+
+    def _header(self) -> dict[str, Any]:
+        return {"codebook_size": self.codebook_size, "model": self.model}
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        batch = self._batch()
+        for row in range(len(batch)):
+            length = int(batch.lengths[row])
+            codes = batch.codes[row].tolist()
+            yield {
+                "name": batch.names[row] if batch.names else None,
+                "length": length,
+                "codes": codes[:length],
+                "rest": codes[length:],
+                "erased": batch.erased[row].nonzero().flatten().tolist(),
+            }
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, Sequence | Tensor) and not isinstance(value, str)
+
+
+def _suffix(path: PathLike) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise FormatError(
+            f"Programs are not kept in {suffix or 'files without a suffix'}: {path}.",
+            f"Name the file {' or '.join(SUFFIXES)}.",
+        )
+    return suffix
+
+
+def _read_jsonl(path: PathLike) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, start=1):
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise FormatError(f"Line {number} of {path} is not an object.", _DAMAGED)
+            rows.append(row)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, ValueError) as error:
+        raise FormatError(f"{path} is not JSON Lines ({error}).", _DAMAGED) from error
+    headers = [(row.get("format"), row.get("codebook_size"), row.get("model")) for row in rows]
+    if any(header != headers[0] for header in headers):
+        raise FormatError(f"The lines of {path} come from different models.", _DAMAGED)
+    return (rows[0] if rows else {}), rows
+
+
+def _read_parquet(path: PathLike) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(path)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            metadata = file.schema_arrow.metadata or {}
+            header = json.loads(metadata.get(b"strop", b"{}"))
+            rows = file.read().to_pylist()
+    except (pa.ArrowException, OSError, ValueError, RecursionError, OverflowError) as error:
+        raise FormatError(f"{path} is not a readable Parquet file ({error}).", _DAMAGED) from error
+    if not isinstance(header, dict):
+        raise FormatError(f"The strop metadata of {path} is not an object.", _DAMAGED)
+    return header, rows
+
+
+def _from_rows(header: dict[str, Any], rows: Iterable[dict[str, Any]], path: PathLike) -> Program:
+    rows = list(rows)
+    check_format(header.get("format"), "program", FORMAT, path)
+    try:
+        codes = [_whole(row["codes"]) + _whole(row["rest"]) for row in rows]
+        lengths = [len(row["codes"]) for row in rows]
+        if lengths != [row["length"] for row in rows] or len({len(row) for row in codes}) != 1:
+            raise FormatError(f"The rows of {path} do not agree in length.", _DAMAGED)
+        erased = torch.zeros(len(codes), len(codes[0]), dtype=torch.bool)
+        for number, row in enumerate(rows):
+            holes = _whole(row["erased"])
+            if any(hole not in range(len(codes[0])) for hole in holes):
+                raise FormatError(f"Row {number} of {path} has a hole outside it.", _DAMAGED)
+            erased[number, holes] = True
+        names = [row.get("name") for row in rows]
+        return Program(
+            codes=torch.tensor(codes),
+            lengths=torch.tensor(lengths),
+            codebook_size=header["codebook_size"],
+            model=str(header["model"]),
+            erased=erased,
+            names=tuple(map(str, names)) if all(name is not None for name in names) else (),
+        )
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
+        raise FormatError(f"{path} does not hold programs ({error!r}).", _DAMAGED) from error
+    except ProgramError as error:
+        raise FormatError(f"{path} holds an impossible program. {error}", _DAMAGED) from error
+
+
+def _whole(values: Any) -> list[int]:
+    if not isinstance(values, list) or any(type(value) is not int for value in values):
+        raise TypeError(f"expected a list of whole numbers, found {values!r:.60}")
+    return values
+
+
+def _text(program: Program) -> str:
+    shown = [
+        "·" if hole else str(code)
+        for code, hole in zip(program.codes.tolist(), program.erased.tolist(), strict=True)
+    ]
+    return " ".join(shown[:24]) + (" ..." if len(shown) > 24 else "")
+
+
+def _chips(program: Program) -> str:
+    chips = []
+    for code, hole in zip(program.codes.tolist(), program.erased.tolist(), strict=True):
+        # Steps of the golden angle give neighbouring codes hues far apart.
+        look = "opacity:.35;text-decoration:line-through;" if hole else ""
+        chips.append(
+            f'<span style="display:inline-block;margin:1px;padding:0 5px;border-radius:8px;'
+            f"background:hsl({code * 137.508 % 360:.0f} 65% 84%);color:#222;{look}"
+            f'font-family:monospace">{code}</span>'
+        )
+    return "".join(chips)
+
+
+_DAMAGED = "The file is damaged or was not written by strop; encode the images again."
