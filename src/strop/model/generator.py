@@ -70,17 +70,18 @@ class GeneratorLayer(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.norm_attention = nn.LayerNorm(config.width)
-        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.q = nn.Linear(config.width, config.width)
+        self.kv = nn.Linear(config.width, 2 * config.width)
         self.out = nn.Linear(config.width, config.width)
         self.norm_feedforward = nn.LayerNorm(config.width)
         self.feedforward = FeedForward(config.width, config.feedforward)
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         """`(B, S + K, d)` to the same; `visible` is `query_visibility(S, K)`."""
+        normed = self.norm_attention(x)
+        q = split_heads(self.q(normed), self.heads)
+        k, v = (split_heads(part, self.heads) for part in self.kv(normed).chunk(2, dim=-1))
         sources = x.shape[1] - len(visible)
-        q, k, v = (
-            split_heads(t, self.heads) for t in self.qkv(self.norm_attention(x)).chunk(3, -1)
-        )
         over_sources = F.scaled_dot_product_attention(
             q[:, :, :sources], k[:, :, :sources], v[:, :, :sources]
         )
@@ -90,17 +91,12 @@ class GeneratorLayer(nn.Module):
 
     def queries_only(self, x: Tensor, visible: Tensor) -> Tensor:
         """What `forward` gives for the queries, `(B, K, d)`, without computing the rest."""
-        queries = x[:, -len(visible) :]
-        width = x.shape[-1]
+        sources = x.shape[1] - len(visible)
         normed = self.norm_attention(x)
-        weight_q, weight_kv = self.qkv.weight.split([width, 2 * width])
-        bias_q, bias_kv = self.qkv.bias.split([width, 2 * width])
-        q = split_heads(F.linear(normed[:, -len(visible) :], weight_q, bias_q), self.heads)
-        k, v = (
-            split_heads(t, self.heads) for t in F.linear(normed, weight_kv, bias_kv).chunk(2, -1)
-        )
+        q = split_heads(self.q(normed[:, sources:]), self.heads)
+        k, v = (split_heads(part, self.heads) for part in self.kv(normed).chunk(2, dim=-1))
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-        queries = queries + self.out(join_heads(attended))
+        queries = x[:, sources:] + self.out(join_heads(attended))
         return queries + self.feedforward(self.norm_feedforward(queries))
 
 

@@ -96,7 +96,7 @@ class InterpreterLayer(nn.Module):
         normed = self.norm_attention(x)
         q = split_heads(self.q(normed), self.heads)
         source = normed if memory is None else memory
-        k, v = (split_heads(t, self.heads) for t in self.kv(source).chunk(2, -1))
+        k, v = (split_heads(part, self.heads) for part in self.kv(source).chunk(2, dim=-1))
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
         x = x + self.out(join_heads(attended))
         return x + self.feedforward(self.norm_feedforward(x))

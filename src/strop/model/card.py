@@ -1,0 +1,50 @@
+"""The model card: a README for people, made from the config and from where the model comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strop.model.tokenizer import Tokenizer
+
+
+def render(tokenizer: Tokenizer) -> str:
+    """The card of a model as Markdown, with the front matter that hubs read."""
+    config, about = tokenizer.config, tokenizer.about
+    title = about.get("name", "A STROP model")
+    facts = {
+        "teacher": f"`{config.teacher.name}` (fields of {config.teacher.width} dimensions)",
+        "image size": f"{config.image_size} px, {config.fit}",
+        "field": f"{config.grid} x {config.grid} locations",
+        "program": f"up to {config.max_length} codes out of {config.quantizer.codes} "
+        f"({config.bits:.0f} bits at most)",
+        "parameters": f"{tokenizer.trainable_parameters / 1e6:.2f} M, without teacher and decoder",
+        **{key: value for key, value in about.items() if key not in ("name", "metrics")},
+    }
+    sections = [
+        "---\nlibrary_name: strop\nlicense: apache-2.0\n"
+        "tags: [strop, image-tokenizer, vector-quantization]\n---",
+        f"# {title}",
+        "Turns an image into a short program of discrete codes whose length it picks from the "
+        "image, and interprets programs back into the patch field of its teacher.",
+        _table(facts, "", ""),
+    ]
+    if metrics := about.get("metrics"):
+        sections += ["## Metrics", _table(metrics, "metric", "value")]
+    elif "data" not in about:
+        sections += ["This model has not been trained: its weights are random."]
+    sections += [
+        "## Use",
+        '```python\nimport strop\n\ntok = strop.load("path/or/hub-id")\n'
+        'program = tok.encode(["photo.jpg"])\nfield = tok.interpret(program)\n```',
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(values: dict[str, Any], left: str, right: str) -> str:
+    rows = [f"| {key} | {_cell(value)} |" for key, value in values.items()]
+    return "\n".join([f"| {left} | {right} |", "|---|---|", *rows])
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")

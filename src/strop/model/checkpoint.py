@@ -1,0 +1,158 @@
+"""Model folders: `config.json`, `model.safetensors` and a model card. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import strop.model.card as card
+from strop.config import from_dict, to_dict
+from strop.errors import ConfigError, FormatError, ModelError
+from strop.files import PathLike, atomic_path, read_json, write_json, write_text
+from strop.model.teacher import BUNDLED
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
+
+FORMAT = 1
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def load(name: PathLike, *, device: str | torch.device | None = None, **hub: Any) -> Tokenizer:
+    """A model by name: bundled (`scenes`), a folder, or a hub id (`someone/their-strop`).
+
+    device  where to put it; by default a GPU if there is one
+    hub     goes to the download: `revision`, `token`, `cache_dir`, `local_files_only`
+    """
+    tokenizer = load_folder(find_folder(name, **hub))
+    return tokenizer.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def find_folder(name: PathLike, **hub: Any) -> Path:
+    """The folder of a model, downloaded if it is a hub id."""
+    bundled = sorted(folder.parent.name for folder in BUNDLED.glob("*/config.json"))
+    models = [each for each in bundled if _is_model(BUNDLED / each)]
+    text = str(name)
+    if text in models:
+        return BUNDLED / text
+    if Path(name).is_dir():
+        return Path(name)
+    known = f"bundled models: {', '.join(models)}" if models else "no models are bundled"
+    if text.count("/") != 1 or text.startswith((".", "/", "~")):
+        raise ModelError(
+            f"There is no model {text!r} ({known}).",
+            "Give a bundled name, a folder that holds config.json, or a hub id such as a/b.",
+        )
+    try:
+        return Path(snapshot_download(text, allow_patterns=["*.json", "*.safetensors"], **hub))
+    except (OSError, ValueError, HFValidationError) as error:
+        # The hub's errors are all one or the other: no network, no such repository, no access.
+        raise ModelError(
+            f"The model {text} is neither a folder here nor could it be fetched "
+            f"({str(error).splitlines()[0]}).",
+            f"Check the name and the network; offline, give a folder ({known}).",
+        ) from error
+
+
+def load_folder(folder: PathLike) -> Tokenizer:
+    """The model in a folder that `save_folder` wrote, on the CPU, in eval mode."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise FormatError(
+            f"{folder} holds no config.json.", "Give a folder that `save_pretrained` wrote."
+        )
+    values = read_json(folder / "config.json", "model", FORMAT)
+    try:
+        config = from_dict(TokenizerConfig, values.get("model", {}), "model")
+    except ConfigError as error:
+        raise FormatError(
+            f"{folder / 'config.json'} does not describe a model. {error.problem}", error.remedy
+        ) from error
+    about = values.get("about", {})
+    tokenizer = Tokenizer(config, about=about if isinstance(about, dict) else {})
+    _load_weights(tokenizer, _read_weights(folder), folder)
+    return tokenizer.eval()
+
+
+def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = torch.float32) -> None:
+    """Write a model to a folder. Parameters become `dtype`; the codebook stays fp32.
+
+    Each file is written whole; the config comes last, so that a folder with one is complete.
+    """
+    folder = Path(folder)
+    parameters = {name for name, _ in tokenizer.named_parameters()}
+    tensors = {
+        name: value.detach().to("cpu", dtype if name in parameters else value.dtype).contiguous()
+        for name, value in tokenizer.state_dict().items()
+    }
+    with atomic_path(folder / WEIGHTS) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+    (folder / INDEX).unlink(missing_ok=True)  # an older, sharded model would win over this one
+    write_text(folder / "README.md", card.render(tokenizer))
+    write_json(
+        folder / "config.json",
+        "model",
+        FORMAT,
+        {"model": to_dict(tokenizer.config), "about": tokenizer.about},
+    )
+
+
+def _is_model(folder: Path) -> bool:
+    """Tells models from teachers, whose config.json is of another kind."""
+    try:
+        read_json(folder / "config.json", "model", FORMAT)
+    except FormatError:
+        return False
+    return True
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, from one file or from the shards that an index names."""
+    shards = [WEIGHTS]
+    if (folder / INDEX).is_file():
+        try:
+            index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+            shards = sorted({str(Path(shard).name) for shard in index["weight_map"].values()})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FormatError(
+                f"{folder / INDEX} is not an index of shards ({error!r}).", _DAMAGED
+            ) from error
+    tensors: dict[str, Tensor] = {}
+    for shard in shards:
+        if not (folder / shard).is_file():
+            raise FormatError(f"{folder} lacks {shard}.", _DAMAGED)
+        try:
+            tensors |= load_file(folder / shard)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise FormatError(f"{folder / shard} cannot be read ({error}).", _DAMAGED) from error
+    return tensors
+
+
+def _load_weights(tokenizer: Tokenizer, tensors: dict[str, Tensor], folder: Path) -> None:
+    expected = tokenizer.state_dict()
+    missing, foreign = sorted(expected.keys() - tensors), sorted(tensors.keys() - expected)
+    if missing or foreign:
+        told = [f"lack {', '.join(missing[:3])}"] if missing else []
+        told += [f"hold the unknown {', '.join(foreign[:3])}"] if foreign else []
+        raise FormatError(f"The weights in {folder} {' and '.join(told)}.", _MISMATCH)
+    for name, value in tensors.items():
+        if value.shape != expected[name].shape:
+            raise FormatError(
+                f"{name} in {folder} has the shape {tuple(value.shape)}, "
+                f"not {tuple(expected[name].shape)}.",
+                _MISMATCH,
+            )
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise FormatError(f"{name} in {folder} holds NaN or infinity.", _DAMAGED)
+    tokenizer.load_state_dict(tensors)
+
+
+_DAMAGED = "The folder is damaged or incomplete; copy or download it again."
+_MISMATCH = "Its config.json belongs to other weights; copy the folder as a whole."

@@ -1,0 +1,376 @@
+"""The whole: images to programs, programs to fields, fields to pixels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub import ModelHubMixin
+from torch import Tensor, nn
+
+from strop.config import to_dict
+from strop.errors import ConfigError, ImageError, ModelError, ProgramError
+from strop.files import PathLike
+from strop.images import Fit, ImageLike, fit_square, tensor_to_bytes, to_tensor
+from strop.model.decoder import Decoder, DecoderConfig
+from strop.model.generator import Generator, GeneratorConfig
+from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
+from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
+from strop.model.quantizer import Quantizer, QuantizerConfig
+from strop.model.rate import lengths_for_mean, shortest_within
+from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
+from strop.program import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """Everything that fixes a model's shape and how it looks at images; `config.json` holds it.
+
+    image_size  H: images become squares of this side, by `fit`
+    max_length  K: how many codes the generator writes
+    """
+
+    teacher: TeacherConfig
+    image_size: int = 256
+    fit: Fit = "squash"
+    max_length: int = 64
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
+    length_head: LengthHeadConfig = field(default_factory=LengthHeadConfig)
+    interpreter: InterpreterConfig = field(default_factory=InterpreterConfig)
+    decoder: DecoderConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.image_size < 1 or self.image_size % PIXELS_PER_LOCATION:
+            raise ConfigError(
+                f"image_size is {self.image_size}.",
+                f"Give a multiple of {PIXELS_PER_LOCATION}, such as 128 or 256.",
+            )
+        if self.max_length < 1:
+            raise ConfigError(f"max_length is {self.max_length}.", "Give at least 1.")
+
+    @property
+    def grid(self) -> int:
+        """h = w: locations along one side of the field."""
+        return self.image_size // PIXELS_PER_LOCATION
+
+    @property
+    def bits(self) -> float:
+        """What a program of full length costs at a fixed rate."""
+        return self.max_length * math.log2(self.quantizer.codes)
+
+
+class Tokenizer(
+    nn.Module,
+    ModelHubMixin,
+    library_name="strop",
+    license="apache-2.0",
+    tags=["strop", "image-tokenizer", "vector-quantization"],
+):
+    """A STROP: teacher, generator, quantizer, length head, interpreter and, if any, decoder.
+
+    Inside, fields are in the teacher's scale times `config.teacher.scale`; what users give and
+    get is in the teacher's own. The teacher is loaded when first needed, so that programs can be
+    interpreted without it, and is no part of the parameters or the state dict.
+
+    `about` tells where the model comes from (data, steps, metrics); it travels with the weights.
+    """
+
+    def __init__(
+        self,
+        config: TokenizerConfig,
+        *,
+        teacher: Teacher | None = None,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.about = about or {}
+        self.precision: Literal["fp32", "bf16"] | None = None
+        shape = {"locations": config.grid**2, "length": config.max_length}
+        width = config.teacher.width
+        self.generator = Generator(config.generator, field_width=width, **shape)
+        self.quantizer = Quantizer(config.quantizer, width=config.generator.width)
+        self.length_head = LengthHead(
+            config.length_head, field_width=width, length=config.max_length
+        )
+        self.interpreter = Interpreter(
+            config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
+        )
+        self.decoder = Decoder(config.decoder, field_width=width) if config.decoder else None
+        # Behind nn.Module's back: see the docstring.
+        self.__dict__["_teacher"] = None
+        if teacher is not None:
+            self._adopt(teacher)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.quantizer.codebook.device
+
+    @property
+    def teacher(self) -> Teacher:
+        """The frozen teacher, loaded at first use."""
+        if self.__dict__["_teacher"] is None:
+            self._adopt(load_teacher(self.config.teacher.name))
+        return self.__dict__["_teacher"]
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Parameters of generator, quantizer, length head and interpreter, as the paper counts."""
+        decoder = self.decoder.parameters() if self.decoder else []
+        return _size(self.parameters()) - _size(decoder)
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hex digits that tell this model from others: its config and its codebook."""
+        content = json.dumps(to_dict(self.config), sort_keys=True).encode()
+        codebook = self.quantizer.codebook.detach().float().cpu().numpy().tobytes()
+        return hashlib.sha256(content + codebook).hexdigest()[:12]
+
+    # The three verbs.
+
+    @torch.no_grad()
+    def encode(
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        *,
+        length: int | Tensor | Literal["max"] | None = None,
+        mean_length: float | None = None,
+        tolerance: float | None = None,
+        batch: int = 32,
+    ) -> Program:
+        """Images to their programs.
+
+        images       a path, bytes, PIL image, array or tensor; or a sequence of these; or a batch
+                     `(B, 3, H, W)`, uint8 or float in [0, 1]
+        length       force one length, or one per image, or "max" for all K
+        mean_length  let the lengths follow the images, but average this over the batch
+        tolerance    search each image's shortest length whose cosine error is at most this much
+                     above its best; costs K interpretations an image
+        batch        how many images are on the device at a time
+
+        On a CPU in fp32 images go through one by one, so that a program never depends on the
+        company its image was in.
+        """
+        if sum(choice is not None for choice in (length, mean_length, tolerance)) > 1:
+            raise ProgramError(
+                "length, mean_length and tolerance were given together.", "Give at most one."
+            )
+        # Asked for nonsense, say so before the work.
+        if isinstance(length, str) and length != "max":
+            raise ProgramError(f"length is {length!r}.", 'Give a number, or "max" for all K.')
+        if isinstance(length, int):
+            Program._check_range(torch.tensor(length), 1, self.config.max_length, "length")
+        names = _names(images)
+        step = 1 if self.device.type == "cpu" else batch
+        codes, predicted, searched = [], [], []
+        for chunk in self._chunks(images, step):
+            chunk_codes, chunk_predicted = self(chunk)
+            codes.append(chunk_codes)
+            predicted.append(chunk_predicted)
+            if tolerance is not None:
+                errors = self._errors_by_length(chunk_codes, self._scaled_field(chunk), batch)
+                searched.append(shortest_within(errors, tolerance))
+        lengths = self._lengths(torch.cat(predicted), length, mean_length)
+        return Program(
+            codes=torch.cat(codes),
+            lengths=torch.cat(searched) if searched else lengths,
+            codebook_size=self.config.quantizer.codes,
+            model=self.fingerprint,
+            names=names,
+            check=isinstance(length, int | Tensor),
+        )
+
+    @torch.no_grad()
+    def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
+        """Programs to the field `(B, S, d_enc)` they stand for, in the teacher's scale."""
+        self._check_program(program)
+        program = program._batch().to(self.device)
+        longest = int(program.lengths.max())
+        codes, active = program.codes[:, :longest], program.active[:, :longest]
+        parts = [
+            self._interpret(codes[i : i + batch], active[i : i + batch])
+            for i in range(0, len(codes), batch)
+        ]
+        return torch.cat(parts) / self.config.teacher.scale
+
+    @torch.no_grad()
+    def decode(self, field: Tensor, *, batch: int = 64) -> Tensor:
+        """A field `(B, S, d_enc)` to pixels to look at: `(B, 3, H, H)` in [0, 1]."""
+        if self.decoder is None:
+            raise ModelError(
+                "This model has no pixel decoder.", "Train one with `strop train-decoder MODEL`."
+            )
+        expected = (self.config.grid**2, self.config.teacher.width)
+        if field.ndim != 3 or field.shape[1:] != expected:
+            raise ModelError(
+                f"A field of shape {tuple(field.shape)} does not fit this model.",
+                f"Give (B, {expected[0]}, {expected[1]}), as `interpret` returns it.",
+            )
+        was_training = self.decoder.training
+        self.decoder.eval()
+        try:
+            scaled = field.to(self.device) * self.config.teacher.scale
+            return torch.cat([self.decoder(part).float() for part in scaled.split(batch)])
+        finally:
+            self.decoder.train(was_training)
+
+    @torch.no_grad()
+    def field(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Tensor:
+        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
+        scale = self.config.teacher.scale
+        step = 1 if self.device.type == "cpu" else batch
+        chunks = self._chunks(images, step)
+        return torch.cat([self._scaled_field(chunk) / scale for chunk in chunks])
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """uint8 images `(B, 3, H, H)` to all codes `(B, K)` and predicted lengths `(B,)`.
+
+        The part of `encode` that is pure tensors: `model.compile()` compiles it.
+        """
+        field = self._scaled_field(images)
+        with self._autocast():
+            codes = self.quantizer(self.generator(field)).codes
+            return codes, self.length_head(field)
+
+    # Files: see `strop.model.checkpoint`.
+
+    def save_pretrained(
+        self, save_directory: PathLike, *, dtype: torch.dtype = torch.float32, **unused: Any
+    ) -> None:
+        """Write `config.json`, `model.safetensors` and a model card into a folder."""
+        from strop.model.checkpoint import save_folder
+
+        save_folder(self, save_directory, dtype)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: PathLike, **hub: Any) -> Tokenizer:
+        """Read a bundled model, a folder, or a hub id; `hub` goes to the download."""
+        from strop.model.checkpoint import load
+
+        return load(pretrained_model_name_or_path, **hub)
+
+    # Inside.
+
+    def _adopt(self, teacher: Teacher) -> None:
+        if teacher.width != self.config.teacher.width:
+            raise ConfigError(
+                f"The teacher {self.config.teacher.name} has fields of width {teacher.width}, "
+                f"the model expects {self.config.teacher.width}.",
+                "Set teacher.width to the teacher's, or name another teacher.",
+            )
+        self.__dict__["_teacher"] = teacher.to(self.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.__dict__["_teacher"] is not None:
+            self.__dict__["_teacher"]._apply(fn)
+        return self
+
+    def _autocast(self) -> torch.autocast:
+        """bf16 on a GPU, fp32 on a CPU, unless `precision` says otherwise."""
+        precision = self.precision or ("bf16" if self.device.type == "cuda" else "fp32")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
+
+    def _scaled_field(self, images: Tensor) -> Tensor:
+        with self._autocast():
+            return self.teacher(images).float() * self.config.teacher.scale
+
+    def _interpret(self, codes: Tensor, active: Tensor) -> Tensor:
+        """Codes and mask `(B, L)` to the scaled field `(B, S, d_enc)`."""
+        with self._autocast():
+            return self.interpreter(self.quantizer.vectors(codes), active).float()
+
+    def _errors_by_length(self, codes: Tensor, target: Tensor, batch: int) -> Tensor:
+        """Mean cosine error at every forced length: codes `(B, K)` to `(B, K)`."""
+        capacity = codes.shape[1]
+        lengths = torch.arange(1, capacity + 1, device=codes.device).repeat(len(codes))
+        rows = torch.arange(len(codes), device=codes.device).repeat_interleave(capacity)
+        errors = [
+            1
+            - F.cosine_similarity(
+                self._interpret(codes[row], prefix_mask(length, capacity)), target[row], dim=-1
+            ).mean(dim=1)
+            for row, length in zip(rows.split(batch), lengths.split(batch), strict=True)
+        ]
+        return torch.cat(errors).view(len(codes), capacity)
+
+    def _lengths(
+        self,
+        predicted: Tensor,
+        length: int | Tensor | Literal["max"] | None,
+        mean_length: float | None,
+    ) -> Tensor:
+        capacity = self.config.max_length
+        if isinstance(length, Tensor):
+            return length.to(predicted.device).long()
+        if length is not None:
+            forced = capacity if length == "max" else length
+            return torch.full_like(predicted, forced, dtype=torch.int64)
+        if mean_length is not None:
+            return lengths_for_mean(predicted, mean_length, capacity)
+        return whole_lengths(predicted, capacity)
+
+    def _chunks(self, images: ImageLike | Sequence[ImageLike], batch: int) -> Iterator[Tensor]:
+        """Any images as uint8 batches of the model's size on its device."""
+        size, fit = self.config.image_size, self.config.fit
+        if isinstance(images, Tensor) and images.ndim == 4:
+            if images.shape[1] != 3:
+                raise ImageError(
+                    f"A tensor of shape {tuple(images.shape)} is not a batch of RGB images.",
+                    "Give it as (B, 3, H, W).",
+                )
+            for part in tensor_to_bytes(images).split(batch):
+                yield fit_square(part.to(self.device), size, fit)
+            return
+        several = _several(images)
+        if not several:
+            raise ImageError("There are no images to encode.", "Give at least one.")
+        for start in range(0, len(several), batch):
+            squares = [
+                fit_square(to_tensor(image), size, fit) for image in several[start : start + batch]
+            ]
+            yield torch.stack([square.to(self.device) for square in squares])
+
+    def _check_program(self, program: Program) -> None:
+        if program.codebook_size != self.config.quantizer.codes:
+            raise ProgramError(
+                f"The program's codebook has {program.codebook_size} codes, "
+                f"this model's {self.config.quantizer.codes}.",
+                "Interpret it with the model that wrote it.",
+            )
+        if program.model and program.model != self.fingerprint:
+            raise ProgramError(
+                f"The program was written by model {program.model}, this is {self.fingerprint}.",
+                "Interpret it with the model that wrote it, or encode the image again.",
+            )
+        if program.capacity > self.config.max_length:
+            raise ProgramError(
+                f"The program has room for {program.capacity} codes, this model reads "
+                f"{self.config.max_length}.",
+                "Interpret it with the model that wrote it.",
+            )
+
+
+def _size(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def _several(images: Any) -> Sequence[Any]:
+    return images if isinstance(images, list | tuple) else [images]
+
+
+def _names(images: Any) -> tuple[str, ...]:
+    """The names of images given as paths, or none if any is not."""
+    several = _several(images)
+    if all(isinstance(image, str | Path) for image in several):
+        return tuple(str(image) for image in several)
+    return ()

@@ -1,0 +1,1 @@
+"""What the codes mean: studies that edit programs and watch the field."""
