@@ -1,0 +1,21 @@
+"""CLEVR-style scenes, sampled and rendered in batched torch: the data that needs no download."""
+
+from strop.data.scenes.dataset import ScenesDataset
+from strop.data.scenes.describe import describe, parse, read_scenes
+from strop.data.scenes.masks import class_names, semantic_masks
+from strop.data.scenes.render import render, truth
+from strop.data.scenes.sampling import sample_scenes
+from strop.data.scenes.scene import Scenes
+
+__all__ = [
+    "Scenes",
+    "ScenesDataset",
+    "class_names",
+    "describe",
+    "parse",
+    "read_scenes",
+    "render",
+    "sample_scenes",
+    "semantic_masks",
+    "truth",
+]

@@ -1,0 +1,265 @@
+"""From scenes to images, masks and depth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from strop.data.scenes import camera as cameras
+from strop.data.scenes import random, shading, trace
+from strop.data.scenes.camera import Vector
+from strop.data.scenes.geometry import Solids, normal, solids, to_local
+from strop.data.scenes.scene import Scenes
+from strop.data.scenes.shading import Lights, Surface
+
+SAMPLES = 2
+"""Rays per pixel along each side."""
+SHADOW_SAMPLES = 2
+"""Shadow rays per camera ray and light, along each side of the light."""
+
+
+class World(NamedTuple):
+    """All that rays need of a batch of scenes."""
+
+    solid: Solids
+    albedo: Vector  # (B, O) each
+    metal: Tensor  # (B, O) bool
+    lamp: Lights
+    camera: Tensor  # (B, 3)
+
+
+def world(scenes: Scenes) -> World:
+    """Prepare `scenes` for tracing."""
+    return World(
+        solids(scenes),
+        shading.albedos(scenes),
+        scenes.material == 1,
+        shading.lights(scenes),
+        scenes.camera,
+    )
+
+
+class Rays(NamedTuple):
+    """The camera's rays for one image size; the same for every scene."""
+
+    across: Tensor  # (N,)
+    down: Tensor  # (N,)
+    shadow_across: Tensor  # (N, S) places on a lamp, in [-1/2, 1/2]
+    shadow_up: Tensor  # (N, S)
+
+
+def camera_rays(height: int, width: int, device: torch.device | str) -> Rays:
+    """`SAMPLES` squared rays for each pixel, row by row over the whole finer grid.
+
+    The lamp is cut into a grid of cells; each ray of a pixel takes its own cells, one place in
+    each, jittered by a hash of the ray's number. So a pixel's shadow is soft without bands.
+    """
+    across, down = cameras.image_plane(height, width, SAMPLES, device, torch.float32)
+    rows, columns = height * SAMPLES, width * SAMPLES
+    grid = torch.arange(rows * columns, device=device)
+    row, column = torch.div(grid, columns, rounding_mode="floor") % SAMPLES, grid % SAMPLES
+    cell = torch.arange(SHADOW_SAMPLES**2, device=device)
+    cells = SAMPLES * SHADOW_SAMPLES
+    jitter = random.uniform(random.key(0, grid), 2 * SHADOW_SAMPLES**2)
+    jitter = jitter.reshape(-1, SHADOW_SAMPLES**2, 2).float()
+    first = (cell % SHADOW_SAMPLES) * SAMPLES + column[:, None]
+    second = torch.div(cell, SHADOW_SAMPLES, rounding_mode="floor") * SAMPLES + row[:, None]
+    return Rays(
+        across,
+        down,
+        (first + jitter[..., 0]) / cells - 0.5,
+        (second + jitter[..., 1]) / cells - 0.5,
+    )
+
+
+def _surface(
+    scene: World, origin: Vector, direction: Vector, depth: Tensor, which: Tensor
+) -> tuple[Surface, Tensor]:
+    """What the rays hit, objects or ground, and whether they hit anything."""
+    floor = -origin[2] / torch.where(direction[2] < -1e-6, direction[2], -1e-6)
+    far = (direction[2] >= -1e-6) | (floor > FAR)
+    ground = which < 0
+    depth = torch.where(ground, torch.where(far, FAR, floor), depth)
+    point = tuple(o + depth * d for o, d in zip(origin, direction, strict=True))
+    index = which.clamp(min=0)
+    solid = Solids(*(value.gather(1, index) for value in scene.solid))
+    facing = normal(solid, to_local(solid, (point[0], point[1], point[2])))
+    zero, one = torch.zeros_like(depth), torch.ones_like(depth)
+    facing = tuple(
+        torch.where(ground, up, part) for up, part in zip((zero, zero, one), facing, strict=True)
+    )
+    albedo = tuple(
+        torch.where(ground, shading.GROUND_ALBEDO, part.gather(1, index)) for part in scene.albedo
+    )
+    length = torch.rsqrt(direction[0] ** 2 + direction[1] ** 2 + direction[2] ** 2)
+    surface = Surface(
+        point=(point[0], point[1], point[2]),
+        normal=(facing[0], facing[1], facing[2]),
+        view=(-direction[0] * length, -direction[1] * length, -direction[2] * length),
+        albedo=(albedo[0], albedo[1], albedo[2]),
+        metal=scene.metal.gather(1, index) & ~ground,
+        ground=ground,
+        own=which,
+    )
+    return surface, ~(ground & far)
+
+
+FAR = 120.0
+"""Where the ground ends in the backdrop, in metres of depth."""
+
+
+def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
+    """Radiance of matte and glossy reflection, without mirrors."""
+    samples = shading.light_samples(scene.lamp, *shadow)
+    if dense:
+        seen = trace.visible(scene.solid, surface.point, samples, surface.own)
+    else:
+        lit = _facing(surface, scene.lamp)
+        seen = trace.visible_sparse(scene.solid, surface.point, samples, surface.own, lit)
+    straight = shading.direct(surface, scene.lamp, seen)
+    open_sky, glow = shading.surroundings(surface, scene.solid, scene.albedo)
+    share = torch.where(surface.metal, shading.METAL_DIFFUSE, 1.0)
+    red, green, blue = (
+        s + albedo * share * (shading.AMBIENT * open_sky + shading.BLEED * g)
+        for s, albedo, g in zip(straight, surface.albedo, glow, strict=True)
+    )
+    return red, green, blue
+
+
+def _facing(surface: Surface, lamp: Lights) -> Tensor:
+    """(B, N, L) bool: whether a point faces a lamp."""
+    dot = sum(
+        (position[:, None] - part[..., None]) * n[..., None]
+        for position, part, n in zip(lamp.position, surface.point, surface.normal, strict=True)
+    )
+    return dot > 0.0
+
+
+def _mirror(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
+    """What metal reflects: the other objects, the ground and the world."""
+    along = sum(v * n for v, n in zip(surface.view, surface.normal, strict=True))
+    way = tuple(2.0 * along * n - v for v, n in zip(surface.view, surface.normal, strict=True))
+    direction = (way[0], way[1], way[2])
+    depth, which = trace.nearest(scene.solid, surface.point, direction, surface.own)
+    seen, hit = _surface(scene, surface.point, direction, depth, which)
+    # Metal in metal would need a further bounce: it shows the world instead.
+    light = _light(scene, seen, shadow, dense)
+    red, green, blue = (
+        torch.where(hit, part + torch.where(seen.metal, albedo * shading.AMBIENT, 0.0), shading.SKY)
+        for part, albedo in zip(light, seen.albedo, strict=True)
+    )
+    return red, green, blue
+
+
+def radiance(scene: World, rays: Rays, height: int, width: int, dense: bool) -> Tensor:
+    """Linear red, green and blue along the camera's rays: (B, N, 3)."""
+    direction = cameras.directions(scene.camera, rays.across, rays.down)
+    ox, oy, oz = (scene.camera[:, k : k + 1] for k in range(3))
+    origin = (ox, oy, oz)
+    nothing = torch.full(direction[0].shape, -1, device=ox.device, dtype=torch.int64)
+    if dense:
+        depth, which = trace.nearest(scene.solid, origin, direction, nothing)
+    else:
+        depth, which = trace.nearest_of_camera(scene.solid, scene.camera, height, width, SAMPLES)
+    surface, _ = _surface(scene, origin, direction, depth, which)
+    shadow = (rays.shadow_across, rays.shadow_up)
+    light = torch.stack(_light(scene, surface, shadow, dense), dim=-1)
+    metal = surface.metal
+    # One shadow ray per lamp is enough in a mirror: a pixel has several mirror rays.
+    if dense:
+        few = (shadow[0][:, :1], shadow[1][:, :1])
+        mirror = torch.stack(_mirror(scene, surface, few, dense), dim=-1)
+        tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT
+        return light + torch.where(metal[..., None], mirror * tint, 0.0)
+    chosen = torch.nonzero(metal[0]).squeeze(-1)
+    part = _pick(surface, chosen)
+    few = (shadow[0][chosen, :1], shadow[1][chosen, :1])
+    mirror = torch.stack(_mirror(scene, part, few, dense), dim=-1)
+    light[:, chosen] += mirror * torch.stack(part.albedo, dim=-1) * shading.METAL_TINT
+    return light
+
+
+def _pick(surface: Surface, index: Tensor) -> Surface:
+    def take(vector: Vector) -> Vector:
+        return vector[0][:, index], vector[1][:, index], vector[2][:, index]
+
+    return Surface(
+        take(surface.point),
+        take(surface.normal),
+        take(surface.view),
+        take(surface.albedo),
+        surface.metal[:, index],
+        surface.ground[:, index],
+        surface.own[:, index],
+    )
+
+
+def _resolve(light: Tensor, height: int, width: int) -> Tensor:
+    """Average each pixel's rays, clipped as the picture is: (B, N, 3) to (B, 3, H, W) uint8."""
+    grid = light.clamp(0.0, 1.0).reshape(-1, height, SAMPLES, width, SAMPLES, 3)
+    return shading.to_srgb(grid.mean(dim=(2, 4))).permute(0, 3, 1, 2)
+
+
+def render_dense(scene: World, rays: Rays, height: int, width: int) -> Tensor:
+    """(B, 3, H, W) uint8. No shape depends on the data: this is what is compiled for a GPU."""
+    return _resolve(radiance(scene, rays, height, width, True), height, width)
+
+
+def render_sparse(scenes: Scenes, height: int, width: int) -> Tensor:
+    """The same image as `render_dense`, one scene at a time, asking only what is needed."""
+    rays = camera_rays(height, width, scenes.camera.device)
+    images = []
+    for row in range(len(scenes)):
+        one = scenes[row : row + 1]
+        one = _without_absent(one)
+        light = radiance(world(one), rays, height, width, False)
+        images.append(_resolve(light, height, width))
+    return torch.cat(images)
+
+
+def _without_absent(scenes: Scenes) -> Scenes:
+    """A single scene with only its present objects, as a batch of one."""
+    keep = scenes.present[0]
+    objects = ("shape", "size", "material", "color", "position", "rotation", "present")
+    return replace(scenes, **{name: getattr(scenes, name)[:, keep] for name in objects})
+
+
+@torch.no_grad()
+def render(scenes: Scenes, size: int | tuple[int, int] = 128) -> Tensor:
+    """Images of `scenes`: (B, 3, H, W) uint8, on the device the scenes are on.
+
+    `size` is the side of a square or (height, width).
+    """
+    height, width = _size(size)
+    scenes = scenes.to(scenes.camera.device, torch.float32)
+    if scenes.camera.is_cuda:
+        return render_dense(
+            world(scenes), camera_rays(height, width, scenes.camera.device), height, width
+        )
+    return render_sparse(scenes, height, width)
+
+
+def _size(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+@torch.no_grad()
+def truth(scenes: Scenes, size: int | tuple[int, int] = 128) -> tuple[Tensor, Tensor]:
+    """What each pixel's centre shows: instance mask and depth, both (B, H, W).
+
+    The mask is int64: 0 for the ground, then 1, 2, ... in the order of the scene's objects.
+    Depth is float32, in metres along the camera's axis, 0 where the backdrop is.
+    """
+    height, width = _size(size)
+    scenes = scenes.to(scenes.camera.device, torch.float32)
+    depth, which = trace.nearest_of_camera(solids(scenes), scenes.camera, height, width)
+    across, down = cameras.image_plane(height, width, 1, scenes.camera.device, torch.float32)
+    _, _, dz = cameras.directions(scenes.camera, across, down)
+    floor = scenes.camera[:, 2:] / (-dz).clamp(min=1e-6)
+    floor = torch.where(floor > FAR, 0.0, floor)
+    depth = torch.where(which < 0, floor, depth)
+    shape = (len(scenes), height, width)
+    return (which + 1).reshape(shape), depth.reshape(shape)

@@ -1,0 +1,162 @@
+"""What a ray meets first, and how much of a light a point sees.
+
+Both questions have two answers that agree to rounding. The dense one asks every ray about every
+object: no shape depends on the data, so it compiles into a few kernels on a GPU. The sparse one
+first throws out the pairs that cannot meet, which is what makes a CPU fast.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from strop.data.scenes import vocabulary as words
+from strop.data.scenes.camera import Vector, basis
+from strop.data.scenes.geometry import Solids, interval
+
+_START = 1e-4
+"""Nearer than this to its origin, a ray meets nothing."""
+
+
+def nearest(
+    solid: Solids, origin: Vector, direction: Vector, skip: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The first object along each ray, asked of every object.
+
+    `solid` is (B, O), rays are (B, N), `skip` (B, N) int64 names an object to pass through
+    (-1 for none). Returns the ray's parameter (B, N), infinite for a miss, and the object's
+    index (B, N) int64, -1 for a miss.
+    """
+    best = torch.full_like(direction[0], torch.inf)
+    which = torch.full_like(skip, -1)
+    for index in range(solid.x.shape[1]):
+        one = solid.column(index)
+        enter, leave = interval(one, origin, direction)
+        hit = (enter < leave) & (enter > _START) & (enter < best) & one.present & (skip != index)
+        best = torch.where(hit, enter, best)
+        which = torch.where(hit, index, which)
+    return best, which
+
+
+def nearest_of_camera(
+    solid: Solids, camera: Tensor, height: int, width: int, samples: int = 1
+) -> tuple[Tensor, Tensor]:
+    """`nearest` for the camera's rays through the points of `camera.image_plane`, sparsely.
+
+    Each object is asked only about the rectangle of the image that its bounding sphere covers.
+    Returns depth and index as `nearest` does, each (B, height * samples * width * samples).
+    """
+    batch, count = solid.x.shape
+    rows, columns = height * samples, width * samples
+    pairs, row, column = _covered(solid, camera, rows, columns)
+    owner = torch.div(pairs, count, rounding_mode="floor")
+    focal = words.FOCAL * max(rows, columns)
+    down = (row.to(camera.dtype) + (0.5 - rows / 2)) / focal
+    across = (column.to(camera.dtype) + (0.5 - columns / 2)) / focal
+    right, up, forward = (axis[owner].unbind(-1) for axis in basis(camera))
+    dx, dy, dz = (forward[k] + right[k] * across - up[k] * down for k in range(3))
+    ox, oy, oz = camera[owner].unbind(-1)
+    enter, leave = interval(solid.take(pairs), (ox, oy, oz), (dx, dy, dz))
+    hit = torch.nonzero((enter < leave) & (enter > _START)).squeeze(-1)
+    flat = (owner[hit] * rows + row[hit]) * columns + column[hit]
+    enter, index = enter[hit], pairs[hit] % count
+    best = torch.full((batch * rows * columns,), torch.inf, device=flat.device, dtype=enter.dtype)
+    best.scatter_reduce_(0, flat, enter, "amin")
+    won = enter == best[flat]
+    which = torch.full_like(best, -1, dtype=torch.int64)
+    which[flat[won]] = index[won]
+    return best.reshape(batch, rows * columns), which.reshape(batch, rows * columns)
+
+
+def _covered(
+    solid: Solids, camera: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All pairs of an object and a grid point it may cover, as three lists of one length.
+
+    The object's index into the flattened (B, O), the grid's row and its column.
+    """
+    focal = words.FOCAL * max(height, width)
+    offset = torch.stack([solid.x, solid.y, solid.z], dim=-1) - camera[:, None]
+    across, up, depth = (torch.einsum("bok,bk->bo", offset, axis) for axis in basis(camera))
+    first_column, last_column = _extent(across, depth, solid.bound, focal, width)
+    first_row, last_row = _extent(-up, depth, solid.bound, focal, height)
+    columns = (last_column - first_column).clamp(min=0).reshape(-1)
+    rows = (last_row - first_row).clamp(min=0).reshape(-1)
+    sizes = columns * rows * solid.present.reshape(-1)
+    pairs = torch.repeat_interleave(sizes)
+    start = torch.cumsum(sizes, 0) - sizes
+    within = torch.arange(pairs.shape[0], device=pairs.device) - start[pairs]
+    row = torch.div(within, columns[pairs], rounding_mode="floor")
+    column = within - row * columns[pairs] + first_column.reshape(-1)[pairs]
+    return pairs, row + first_row.reshape(-1)[pairs], column
+
+
+def _extent(
+    side: Tensor, depth: Tensor, bound: Tensor, focal: float, size: int
+) -> tuple[Tensor, Tensor]:
+    """First and past-last grid line a sphere's picture can reach along one axis, (B, O) int64."""
+    # The tangents from the pinhole to the circle in the plane of this axis and the depth.
+    room = (depth * depth - bound * bound).clamp(min=1e-6)
+    swing = bound * torch.sqrt((side * side + room).clamp(min=0.0))
+    low = size / 2 + focal * (side * depth - swing) / room
+    high = size / 2 + focal * (side * depth + swing) / room
+    first = (low - 1.0).floor().clamp(0, size).to(torch.int64)
+    return first, (high + 1.0).ceil().clamp(0, size).to(torch.int64)
+
+
+def visible(solid: Solids, point: Vector, samples: Vector, own: Tensor) -> Tensor:
+    """The share of each light's samples that each point sees, asked of every object.
+
+    `point` is (B, N), `samples` are the positions on the lights (B, N, L, S), `own` (B, N) the
+    object a point lies on (-1 for the ground), which never shades itself: it is convex, and
+    what faces away is dark anyway. Returns (B, N, L).
+    """
+    px, py, pz = (part[:, :, None, None] for part in point)
+    way = (samples[0] - px, samples[1] - py, samples[2] - pz)
+    free = torch.ones_like(way[0])
+    for index in range(solid.x.shape[1]):
+        one = Solids(*(value[:, :, None, None] for value in solid.column(index)))
+        enter, leave = interval(one, (px, py, pz), way)
+        hit = (enter < leave) & (leave > _START) & (enter < 1.0)
+        hit = hit & one.present & (own[:, :, None, None] != index)
+        free = torch.where(hit, 0.0, free)
+    return free.mean(dim=-1)
+
+
+def visible_sparse(
+    solid: Solids, point: Vector, samples: Vector, own: Tensor, lit: Tensor
+) -> Tensor:
+    """`visible`, asking only objects that come near the way from a point to a light.
+
+    `lit` (B, N, L) bool marks the pairs of point and light that matter; elsewhere the answer
+    is 1. The batch must be a single scene whose objects are all present.
+    """
+    count, lights, rays = samples[0].shape[1:]
+    free = torch.ones(count * lights, rays, device=own.device, dtype=point[0].dtype)
+    middle = [part.mean(dim=-1)[0] for part in samples]
+    # Samples of one light differ from their middle by no more than its diagonal.
+    spread = torch.sqrt(
+        sum(((part[0] - m[..., None]) ** 2 for part, m in zip(samples, middle, strict=True)))
+    ).amax(dim=(0, 2))
+    way = [m - part[0, :, None] for m, part in zip(middle, point, strict=True)]
+    length = way[0] * way[0] + way[1] * way[1] + way[2] * way[2]
+    flat_samples = [part.reshape(count * lights, rays) for part in samples]
+    for index in range(solid.x.shape[1]):
+        one = solid.column(index)
+        off = [
+            (centre - part)[0, :, None]
+            for centre, part in zip((one.x, one.y, one.z), point, strict=True)
+        ]
+        along = off[0] * way[0] + off[1] * way[1] + off[2] * way[2]
+        along = (along / length).clamp(0.0, 1.0)
+        gap = [o - along * w for o, w in zip(off, way, strict=True)]
+        near = gap[0] * gap[0] + gap[1] * gap[1] + gap[2] * gap[2]
+        maybe = (near < (one.bound + spread * along) ** 2) & lit[0] & (own[0, :, None] != index)
+        pairs = torch.nonzero(maybe.reshape(-1)).squeeze(-1)
+        row = torch.div(pairs, lights, rounding_mode="floor")
+        start = [part[0][row][:, None] for part in point]
+        ray = [flat[pairs] - s for flat, s in zip(flat_samples, start, strict=True)]
+        enter, leave = interval(one, (start[0], start[1], start[2]), (ray[0], ray[1], ray[2]))
+        hit = (enter < leave) & (leave > _START) & (enter < 1.0)
+        free[pairs] = torch.where(hit, 0.0, free[pairs])
+    return free.mean(dim=-1).reshape(1, count, lights)
