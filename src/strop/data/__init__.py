@@ -1,0 +1,33 @@
+"""Data: every dataset by its spec string, one record type, batches in a known order."""
+
+from strop.data.check import CheckReport, check
+from strop.data.loader import Loader, epoch_order
+from strop.data.pack import PackReport, pack
+from strop.data.record import VOID, Batch, BatchDataset, Dataset, Record, stack
+from strop.data.spec import KINDS, Spec, open_dataset, parse_spec
+from strop.data.subset import subset
+from strop.data.transforms import crop, fit_record, flip, squash
+
+__all__ = [
+    "KINDS",
+    "VOID",
+    "Batch",
+    "BatchDataset",
+    "CheckReport",
+    "Dataset",
+    "Loader",
+    "PackReport",
+    "Record",
+    "Spec",
+    "check",
+    "crop",
+    "epoch_order",
+    "fit_record",
+    "flip",
+    "open_dataset",
+    "pack",
+    "parse_spec",
+    "squash",
+    "stack",
+    "subset",
+]

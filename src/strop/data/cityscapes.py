@@ -1,0 +1,63 @@
+"""Cityscapes: street scenes with the 19 classes that are evaluated."""
+
+from __future__ import annotations
+
+from strop.data.decode import make_table
+from strop.data.filelist import FileDataset, Files
+from strop.data.layout import first_folder, list_files, require_folder, require_some
+from strop.data.record import VOID
+from strop.files import PathLike
+
+_LABEL_IDS = {
+    "road": 7,
+    "sidewalk": 8,
+    "building": 11,
+    "wall": 12,
+    "fence": 13,
+    "pole": 17,
+    "traffic light": 19,
+    "traffic sign": 20,
+    "vegetation": 21,
+    "terrain": 22,
+    "sky": 23,
+    "person": 24,
+    "rider": 25,
+    "car": 26,
+    "truck": 27,
+    "bus": 28,
+    "train": 31,
+    "motorcycle": 32,
+    "bicycle": 33,
+}
+CLASSES = tuple(_LABEL_IDS)
+# 0 to 33 are defined and all but the 19 are void; 255 is the licence plate's -1 in a byte.
+_TABLE = make_table(
+    {
+        **dict.fromkeys((*range(34), 255), VOID),
+        **{label_id: train_id for train_id, label_id in enumerate(_LABEL_IDS.values())},
+    }
+)
+
+
+def cityscapes(path: PathLike, split: str = "val") -> FileDataset:
+    """Cityscapes' `split` (train, val): `leftImg8bit` images, `gtFine` labelIds as train ids."""
+    tree = "leftImg8bit/SPLIT/CITY/ and gtFine/SPLIT/CITY/"
+    root = require_folder(path, "Cityscapes", tree)
+    images = first_folder(root, [f"leftImg8bit/{split}"], "Cityscapes")
+    first_folder(root, [f"gtFine/{split}"], "Cityscapes")
+    items = []
+    for image in list_files(images, {".png", ".jpg"}):
+        name = image.rpartition("_leftImg8bit.")[0]
+        if name:
+            mask = f"gtFine/{split}/{name}_gtFine_labelIds.png"
+            items.append(Files(name, f"leftImg8bit/{split}/{image}", semantic=mask))
+    require_some(items, "Cityscapes", images, "CITY/CITY_000000_000019_leftImg8bit.png")
+    return FileDataset(
+        name=f"cityscapes-{split}",
+        root=root,
+        items=items,
+        classes=CLASSES,
+        label_names=CLASSES,
+        table=_TABLE,
+        label_ids=range(len(CLASSES)),
+    )

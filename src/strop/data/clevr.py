@@ -1,0 +1,133 @@
+"""CLEVR v1.0: images, scenes, and masks and depth where a renderer wrote them too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from strop.data.filelist import FileDataset, Files
+from strop.data.layout import (
+    choose,
+    first_folder,
+    list_files,
+    load_json,
+    require_folder,
+    require_some,
+)
+from strop.data.record import Record
+from strop.data.scenes.masks import By, class_names
+from strop.errors import DataError
+from strop.files import PathLike
+
+OBJECT_FIELDS = ("shape", "size", "material", "color", "3d_coords", "pixel_coords")
+
+
+def check_scene(scene: Mapping[str, Any], source: str) -> None:
+    """Refuse a scene without the fields that CLEVR's scenes have."""
+    objects = scene.get("objects")
+    if not isinstance(objects, list):
+        raise DataError(f"The scene in {source} has no list 'objects'.", "Write it again.")
+    for number, thing in enumerate(objects):
+        missing = [field for field in OBJECT_FIELDS if field not in thing]
+        if missing:
+            raise DataError(
+                f"Object {number} of the scene in {source} has no {', '.join(map(repr, missing))}.",
+                f"CLEVR's objects have {', '.join(OBJECT_FIELDS)}.",
+            )
+
+
+class ClevrDataset(FileDataset):
+    """CLEVR's records, with masks and labels by class made from the scene.
+
+    A scene is checked when its record is read, so that a bad one costs one record.
+    """
+
+    def __init__(self, *, source: Path, by: By, **arguments: Any) -> None:
+        classes = class_names(by)
+        super().__init__(classes=classes, label_names=classes[1:], **arguments)
+        self._source = str(source)
+        self._by = by
+
+    def __getitem__(self, index: int) -> Record:
+        record = super().__getitem__(index)
+        if record.scene is None:
+            return record
+        source = f"{self._source} ({record.name})"
+        check_scene(record.scene, source)
+        objects = record.scene["objects"]
+        kinds = torch.tensor([0, *(self._class(thing, source) for thing in objects)])
+        labels = torch.zeros(len(self.label_names), dtype=torch.bool)
+        labels[kinds[1:] - 1] = True
+        semantic = None
+        if record.instance is not None:
+            if int(record.instance.max()) > len(objects):
+                raise DataError(
+                    f"The mask of {record.name} has object {int(record.instance.max())}, "
+                    f"but its scene in {self._source} has {len(objects)}.",
+                    "Ids in a mask are 0 for background, then 1, 2, ... in the scene's order.",
+                )
+            semantic = kinds[record.instance]
+        return replace(record, labels=labels, semantic=semantic)
+
+    def _class(self, thing: Mapping[str, Any], source: str) -> int:
+        name = thing["color"] if self._by == "color" else f"{thing['material']} {thing['shape']}"
+        if name not in self.label_names:
+            raise DataError(
+                f"The scene in {source} has a {name!r}.",
+                f"CLEVR has {', '.join(self.label_names)}.",
+            )
+        return self.classes.index(name)
+
+
+def clevr(path: PathLike, split: str = "val", by: str = "shape") -> ClevrDataset:
+    """CLEVR v1.0's `split` (train, val, test; test has no scenes).
+
+    Instance masks are taken from `masks/SPLIT`, depth (16 bit, millimetres) from `depth/SPLIT`,
+    if they are there. `by` chooses the classes of labels and semantic masks: `shape` (shape and
+    material) or `color`.
+    """
+    choose(by, ("shape", "color"), "kind of classes")
+    tree = "images/SPLIT/ and scenes/CLEVR_SPLIT_scenes.json"
+    root = require_folder(path, "CLEVR", tree)
+    if (root / "CLEVR_v1.0").is_dir():
+        root = root / "CLEVR_v1.0"
+    folder = first_folder(root, [f"images/{split}"], "CLEVR")
+    images = list_files(folder)
+    require_some(images, "CLEVR", folder, f"CLEVR_{split}_000000.png and so on")
+    source = root / "scenes" / f"CLEVR_{split}_scenes.json"
+    scenes: dict[str, Mapping[str, Any]] = {}
+    if source.is_file():
+        for number, scene in enumerate(load_json(source, ["scenes"])["scenes"]):
+            if "image_filename" not in scene:
+                raise DataError(
+                    f"Scene {number} in {source} has no 'image_filename'.",
+                    "Without it no scene can be matched to its image; write the file again.",
+                )
+            scenes[scene["image_filename"]] = scene
+    elif split != "test":
+        raise DataError(f"The scenes {source} are missing.", f"CLEVR has {tree}.")
+    masks = frozenset(list_files(root / "masks" / split))
+    depths = frozenset(list_files(root / "depth" / split))
+
+    def beside(kind: str, names: frozenset[str], image: str) -> str | None:
+        png = Path(image).with_suffix(".png").name
+        return f"{kind}/{split}/{png}" if png in names else None
+
+    items = [
+        Files(
+            Path(image).stem,
+            f"images/{split}/{image}",
+            instance=beside("masks", masks, image),
+            depth=beside("depth", depths, image),
+            # An empty scene stands for a missing one, which the check then names.
+            scene=scenes.get(image, {}) if scenes else None,
+        )
+        for image in images
+    ]
+    return ClevrDataset(
+        name=f"clevr-{split}", root=root, items=items, source=source, by=cast(By, by)
+    )

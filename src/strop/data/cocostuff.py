@@ -1,0 +1,96 @@
+"""COCO-Stuff with the 27 classes of PiCIE and STEGO: 12 groups of things, 15 of stuff."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strop.data.decode import make_table
+from strop.data.filelist import FileDataset, Files
+from strop.data.layout import first_folder, list_files, read_lines, require_folder, require_some
+from strop.data.record import VOID
+from strop.errors import DataError
+from strop.files import PathLike
+
+# The fine ids of the maps (COCO-Stuff's category ids less one) under each group, in the order of
+# PiCIE's class numbers. Things are runs; stuff is scattered because its ids are alphabetical.
+_GROUPS = {
+    "electronic": "71-76",
+    "appliance": "77-82",
+    "food": "51-60",
+    "furniture": "61-70",
+    "indoor": "83-90",
+    "kitchen": "43-50",
+    "accessory": "25-32",
+    "animal": "15-24",
+    "outdoor": "9-14",
+    "person": "0",
+    "sports": "33-42",
+    "vehicle": "1-8",
+    "ceiling": "101-102",
+    "floor": "100 113-117",
+    "food-stuff": "120-121 152 169",
+    "furniture-stuff": "97 106-107 109 111 122 129 132 155 160 164",
+    "raw-material": "99 131 138 142",
+    "textile": "91-92 103-104 108 130 136 140 151 166-167",
+    "wall": "170-176",
+    "window": "179-180",
+    "building": "94-95 127 150 157 165",
+    "ground": "110 124-125 135 139 143-144 146 148 153 158",
+    "plant": "93 96 118 123 128 133 141 162 168",
+    "sky": "105 156",
+    "solid": "126 134 149 159 161 181",
+    "structural": "98 112 137 145 163",
+    "water": "119 147 154 177-178",
+}
+CLASSES = tuple(_GROUPS)
+FIRST_STUFF = 12
+
+
+def fine_to_coarse() -> dict[int, int]:
+    """From the fine ids 0 to 181 to the 27 classes."""
+    table = {}
+    for coarse, spans in enumerate(_GROUPS.values()):
+        for span in spans.split():
+            first, _, last = span.partition("-")
+            table.update(dict.fromkeys(range(int(first), int(last or first) + 1), coarse))
+    return table
+
+
+def cocostuff(path: PathLike, split: str = "val", subset: str = "") -> FileDataset:
+    """COCO-Stuff's `split` (train, val), 27 classes.
+
+    Maps lie in `stuffthingmaps/SPLIT2017` (as their owner offers them), in
+    `annotations/SPLIT2017`, or in `SPLIT_label` beside `SPLIT_img`. `subset` names a file of image
+    names, absolute or under the root, such as the curated lists PiCIE and STEGO evaluate on.
+    """
+    tree = "val2017/ and stuffthingmaps/val2017/"
+    root = require_folder(path, "COCO-Stuff", tree)
+    kind = "COCO-Stuff"
+    year = f"{split}2017"
+    images = first_folder(root, [f"images/{year}", year, f"{split}_img"], kind)
+    maps = first_folder(
+        root, [f"stuffthingmaps/{year}", f"annotations/{year}", f"{split}_label"], kind
+    )
+    files = {Path(image).stem: image for image in list_files(images)}
+    names = sorted(files)
+    if subset:
+        source = root / subset  # an absolute path stays as it is
+        names = [Path(line).stem for line in read_lines(source)]
+        missing = [name for name in names if name not in files]
+        if missing:
+            raise DataError(
+                f"{len(missing)} images of the list {source} are not in {images}, "
+                f"the first {missing[0]}.",
+                "Use the list of this split, and the whole split.",
+            )
+    require_some(names, kind, images, "images such as 000000000139.jpg")
+    images_at, maps_at = images.relative_to(root), maps.relative_to(root)
+    return FileDataset(
+        name=f"cocostuff-{split}",
+        root=root,
+        items=[Files(n, f"{images_at}/{files[n]}", semantic=f"{maps_at}/{n}.png") for n in names],
+        classes=CLASSES,
+        label_names=CLASSES,
+        table=make_table({**fine_to_coarse(), 255: VOID}),
+        label_ids=range(len(CLASSES)),
+    )

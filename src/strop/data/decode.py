@@ -1,0 +1,142 @@
+"""Decoding of what is not a picture: masks of ids and maps of depth."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from strop.data.record import VOID
+from strop.errors import DataError, ImageError
+from strop.images import MAX_PIXELS, read_image
+
+UNKNOWN = -1
+"""Marks, in a table, ids the dataset does not define."""
+
+
+def read_picture(source: str | bytes, name: str) -> Tensor:
+    """An image `(3, H, W)` uint8 from a path, or from bytes that `name` says the origin of."""
+    if isinstance(source, str):
+        return read_image(source)
+    try:
+        return read_image(source)
+    except ImageError as error:
+        problem = error.problem.removeprefix("the image ")
+        raise ImageError(f"{name}: {problem}", error.remedy) from error
+
+
+def read_ids(source: str | bytes, name: str) -> np.ndarray:
+    """A mask's raw ids `(H, W)`: grey values or palette indices, never palette colours."""
+    values = _read_single_channel(source, name, "mask")
+    if values.dtype.kind not in "biu":
+        raise DataError(
+            f"{name} is a mask of {values.dtype}, expected integers.", "Save it as a grey PNG."
+        )
+    return values
+
+
+def read_depth(source: str | bytes, name: str, metres_per_unit: float = 0.001) -> Tensor:
+    """Depth `(H, W)` float32 in metres from a 16-bit PNG, by default in millimetres."""
+    values = _read_single_channel(source, name, "depth map")
+    return torch.from_numpy(values.astype(np.float32) * np.float32(metres_per_unit))
+
+
+def make_table(ids: Mapping[int, int], length: int = 256) -> np.ndarray:
+    """A table `(length,)` int64 from raw ids to class ids; what `ids` leaves out is `UNKNOWN`."""
+    table = np.full(length, UNKNOWN, dtype=np.int64)
+    for raw, class_id in ids.items():
+        table[raw] = class_id
+    return table
+
+
+def identity_table(classes: int, void: tuple[int, ...] = (VOID,)) -> np.ndarray:
+    """A table for masks that hold class ids as they are, and `void` values for no label."""
+    return make_table({**{i: i for i in range(classes)}, **dict.fromkeys(void, VOID)})
+
+
+def look_up(ids: np.ndarray, table: np.ndarray, name: str) -> Tensor:
+    """Raw ids `(H, W)` to class ids `(H, W)` int64; ids the table does not know are refused."""
+    inside = ids if ids.max(initial=0) < len(table) else np.minimum(ids, len(table) - 1)
+    mapped = table[inside]
+    unknown = (mapped == UNKNOWN) | (inside != ids)
+    if unknown.any():
+        strange = np.unique(ids[unknown]).tolist()
+        known = np.flatnonzero(table != UNKNOWN).tolist()
+        raise DataError(
+            f"{name} holds label ids that are not in this dataset: {_few(strange)}.",
+            f"Known ids are {_few(known)}. Is this the right kind of mask?",
+        )
+    return torch.from_numpy(mapped)
+
+
+def check_size(part: Tensor | np.ndarray, image: Tensor, name: str, what: str) -> None:
+    """Refuse a mask or depth `(H, W)` that is not of its image's height and width."""
+    if tuple(part.shape) != tuple(image.shape[1:]):
+        height, width = image.shape[1:]
+        raise DataError(
+            f"The {what} {name} is {part.shape[1]} x {part.shape[0]}, "
+            f"but its image is {width} x {height}.",
+            "Image and mask must be pairs of one size; check that neither was resized or rotated.",
+        )
+
+
+def match_depth(depth: Tensor, image: Tensor, name: str) -> Tensor:
+    """`depth` at the image's size: sensors are often coarser, but must see the same picture."""
+    height, width = image.shape[1:]
+    if tuple(depth.shape) == (height, width):
+        return depth
+    if abs(depth.shape[1] * height - depth.shape[0] * width) > 0.03 * depth.shape[0] * width:
+        check_size(depth, image, name, "depth map")
+    return nearest(depth, height, width)
+
+
+def nearest(part: Tensor, height: int, width: int) -> Tensor:
+    """`(H, W)` to `(height, width)`: each new pixel takes the old one its centre falls in."""
+    rows = ((torch.arange(height) * 2 + 1) * part.shape[0]).div(2 * height, rounding_mode="floor")
+    columns = ((torch.arange(width) * 2 + 1) * part.shape[1]).div(2 * width, rounding_mode="floor")
+    return part[rows[:, None], columns]
+
+
+def labels_of(ids: Tensor, label_ids: Tensor) -> Tensor:
+    """Which of the class ids `label_ids (C,)` occur in a mask: `(C,)` bool."""
+    return torch.bincount(ids.flatten(), minlength=int(label_ids.max()) + 1)[label_ids] > 0
+
+
+def _read_single_channel(source: str | bytes, name: str, what: str) -> np.ndarray:
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise DataError(
+                    f"The {what} {name} has {image.width} x {image.height} pixels.",
+                    f"The limit is {MAX_PIXELS:,}.",
+                )
+            if image.mode not in {"L", "P", "1", "I", "I;16", "I;16B", "I;16L", "F"}:
+                raise DataError(
+                    f"The {what} {name} has mode {image.mode}, expected a single channel.",
+                    "A colour rendering is not a mask of ids; use the file that holds the ids.",
+                )
+            return np.array(image)
+    except FileNotFoundError as error:
+        raise DataError(f"The {what} {name} is missing.", "Check the download.") from error
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"The {what} {name} is damaged or cut short ({error}).", "Download it again."
+        ) from error
+
+
+def _few(values: list[int], limit: int = 12) -> str:
+    spans: list[str] = []
+    start = previous = values[0]
+    for value in [*values[1:], None]:
+        if value is not None and value == previous + 1:
+            previous = value
+            continue
+        spans.append(str(start) if start == previous else f"{start}-{previous}")
+        if value is not None:
+            start = previous = value
+    more = ", ..." if len(spans) > limit else ""
+    return ", ".join(spans[:limit]) + more

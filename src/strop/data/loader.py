@@ -1,0 +1,445 @@
+"""Batches of a dataset: in a known order, from worker processes, past broken files.
+
+The order is a pure function of (seed, epoch), whatever the number of workers or processes, so
+that a run resumed from `state()` sees exactly the records it would have seen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.data.pool import Pool, default_context
+from strop.data.record import Batch, BatchDataset, Dataset, Record
+from strop.data.transforms import Resize, fit_record
+from strop.errors import DataError, StropError
+from strop.images import Fit
+
+_CHUNK = 16  # records in one task: enough to hide the pipe, few enough to share out a batch
+_PREFETCH = 2  # batches
+_PARTS = ("semantic", "instance", "labels", "depth")
+
+T = TypeVar("T")
+
+
+def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
+    """The order of an epoch: a permutation `(length,)` int64, a pure function of its arguments.
+
+    Records are sorted by a hash of (seed, epoch, index), in arithmetic that no library can change
+    between versions.
+    """
+    key = _mix(np.array([seed], dtype=np.int64).view(np.uint64))
+    key = _mix(key + np.uint64(epoch))
+    return np.argsort(_mix(np.arange(length, dtype=np.uint64) + key), kind="stable")
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser on uint64; a bijection, so no two records share a key."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One batch to come: its records, and the loader's state once it is handed out."""
+
+    indices: np.ndarray
+    epoch: int
+    position: int
+
+
+class Loader:
+    """Iterates over a dataset in batches of `size` by `size`.
+
+    batch_size   records in a batch of this process
+    shuffle      a new order each epoch; else the dataset's own
+    drop_last    only full batches, of a fixed shape: for training. The place of a broken record
+                 is then taken by another of its batch; without it the batch is shorter
+    workers      processes that decode; 0 decodes here. A dataset that makes whole batches (packed
+                 files, rendered scenes) needs none, and prefetches in a thread instead
+    rank, world  this process and how many there are: the processes' batches of one step, put
+                 together, are the batch that one process would see
+    resize       "fast" in bytes, or "exact" for the same pixels as encoding the file
+    pin_memory   page-locked batches; by default where there is CUDA
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        size: int,
+        fit: Fit = "squash",
+        resize: Resize = "fast",
+        seed: int = 0,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        pin_memory: bool | None = None,
+        context: BaseContext | None = None,
+    ) -> None:
+        for what, value, least in (
+            ("batch_size", batch_size, 1),
+            ("size", size, 1),
+            ("workers", workers, 0),
+            ("world", world, 1),
+        ):
+            if value < least:
+                raise DataError(f"{what} is {value}.", f"It must be at least {least}.")
+        if not 0 <= rank < world:
+            raise DataError(f"rank is {rank} of {world}.", f"It must be 0 to {world - 1}.")
+        if drop_last and len(dataset) < batch_size * world:
+            raise DataError(
+                f"{dataset.name} has {len(dataset)} records, not one full batch of "
+                f"{batch_size} x {world}.",
+                "Use a smaller batch or more data.",
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.size = size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.rank = rank
+        self.world = world
+        self.epoch = 0
+        self.position = 0
+        self.broken: dict[int, str] = {}
+        self._pin = torch.cuda.is_available() if pin_memory is None else pin_memory
+        self._workers = workers
+        self._context = context or default_context()
+        self._reader = _Reader(dataset, size, fit, resize)
+        self._pool: Pool[_Task, _Chunk] | None = None
+        self._slots = 1
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch."""
+        whole, rest = divmod(len(self.dataset), self.batch_size * self.world)
+        return whole + (not self.drop_last and rest > self.rank)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the current epoch. Afterwards the loader stands at the start of the next."""
+        yield from self._run(self._epoch_steps(self.epoch, self.position))
+
+    def forever(self) -> Iterator[Batch]:
+        """Epoch after epoch, from where the loader stands; it reads ahead past their ends."""
+
+        def steps() -> Iterator[_Step]:
+            epoch, position = self.epoch, self.position
+            while True:
+                yield from self._epoch_steps(epoch, position)
+                epoch, position = epoch + 1, 0
+
+        yield from self._run(steps())
+
+    def state(self) -> dict[str, int]:
+        """Where the loader stands: what has been handed out counts, what was read ahead not."""
+        return {"epoch": self.epoch, "position": self.position, "records": len(self.dataset)}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Go on from `state`, with any number of workers or processes and any batch size."""
+        try:
+            epoch, position, records = state["epoch"], state["position"], state["records"]
+        except KeyError as error:
+            raise DataError(
+                f"The loader's state has no {error}.", "Restore what `state` returned."
+            ) from error
+        if records != len(self.dataset):
+            raise DataError(
+                f"The state is of a dataset of {records} records; "
+                f"{self.dataset.name} has {len(self.dataset)}.",
+                "Resume with the same data, or start a new run.",
+            )
+        if epoch < 0 or not 0 <= position <= records:
+            raise DataError(
+                f"Position {position} of epoch {epoch} is outside the data.",
+                "Restore what `state` returned.",
+            )
+        self.epoch, self.position = epoch, position
+
+    def report(self, limit: int = 10) -> str | None:
+        """A sentence on the broken records met so far, and their names; None if there were none."""
+        problems = [*getattr(self.dataset, "problems", ()), *self.broken.values()]
+        if not problems:
+            return None
+        more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
+        head = f"{len(self.broken)} of {len(self.dataset)} records were skipped as broken:"
+        return "\n  ".join([head, *problems[:limit], *more])
+
+    def close(self) -> None:
+        """Stop the workers. They also stop when the loader is collected."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _epoch_steps(self, epoch: int, position: int) -> Iterator[_Step]:
+        total = len(self.dataset)
+        order = epoch_order(total, self.seed, epoch) if self.shuffle else np.arange(total)
+        stride = self.batch_size * self.world
+        end = position + (total - position) // stride * stride if self.drop_last else total
+        for start in range(position, end, stride):
+            block = order[start : start + stride]
+            mine = np.array_split(block, self.world)[self.rank]
+            after = start + stride
+            state = (epoch, after) if after < end else (epoch + 1, 0)
+            if len(mine):
+                yield _Step(mine, *state)
+        # A process without a share of the last, short step ends with the others all the same.
+        yield _Step(order[:0], epoch + 1, 0)
+
+    def _run(self, steps: Iterator[_Step]) -> Iterator[Batch]:
+        whole = isinstance(self.dataset, BatchDataset) and self.dataset.size == self.size
+        good = 0
+        for step, batch in self._make_whole(steps) if whole else self._read(steps):
+            self.epoch, self.position = step.epoch, step.position
+            if batch is None:
+                continue
+            good += len(batch)
+            yield batch
+        if not good and self.broken:
+            raise DataError(
+                f"Not one record of {self.dataset.name} could be read. "
+                f"The first: {next(iter(self.broken.values()))}",
+                "Run `strop data check` on it.",
+            )
+
+    def _make_whole(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
+        """Steps of a dataset that makes batches itself."""
+
+        def make(step: _Step) -> tuple[_Step, Batch | None]:
+            if not len(step.indices):
+                return step, None
+            batch = self.dataset.batch(step.indices.tolist())  # type: ignore[attr-defined]
+            return step, batch.pin_memory() if self._pin else batch
+
+        yield from _ahead(make, steps, _PREFETCH) if self._workers else map(make, steps)
+
+    def _read(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
+        """Steps of a dataset of single records, decoded in chunks by the workers."""
+        chunk = max(1, min(_CHUNK, -(-self.batch_size // max(1, self._workers))))
+        pool = self._start(chunk)
+        slots = self._slots
+        given: deque[_Step] = deque()
+
+        def tasks() -> Iterator[_Task]:
+            count = 0
+            for step in steps:
+                given.append(step)
+                for start in range(0, len(step.indices), chunk):
+                    # Results come back in order and no more than `slots` are out, so the slot of
+                    # the task `slots` ago has been emptied.
+                    yield count % slots, step.indices[start : start + chunk].tolist()
+                    count += 1
+
+        try:
+            results = pool.map(tasks(), slots)
+            while True:
+                first = next(results, None)
+                while given and not len(given[0].indices):
+                    yield given.popleft(), None  # the end of an epoch, which has no chunk
+                if first is None:
+                    return
+                step = given.popleft()
+                draft = _Draft(len(step.indices), self.size, self._pin)
+                draft.add(first, self._reader.slot(first.slot))
+                while draft.seen < len(step.indices):
+                    more = next(results)
+                    draft.add(more, self._reader.slot(more.slot))
+                self.broken.update(draft.broken)
+                yield step, draft.finish(self.drop_last)
+        except DataError:
+            self.close()
+            raise
+
+    def _start(self, chunk: int) -> Pool[_Task, _Chunk]:
+        if self._pool is None:
+            in_batches = _PREFETCH * -(-self.batch_size // chunk)
+            self._slots = max(2 * self._workers, in_batches) if self._workers else 1
+            self._reader.allocate(self._slots, chunk, self._context if self._workers else None)
+            self._pool = Pool(self._reader, self._workers, self._context)
+        return self._pool
+
+
+_Task = tuple[int, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What a worker read: its images lie in the slot, the rest travels with this."""
+
+    slot: int
+    asked: int
+    indices: list[int]
+    names: list[str]
+    parts: dict[str, np.ndarray]
+    scenes: list[Mapping[str, Any]] | None
+    broken: dict[int, str]
+
+
+class _Reader:
+    """The workers' job: read records, fit them, and put their images into a shared slot."""
+
+    def __init__(self, dataset: Dataset, size: int, fit: Fit, resize: Resize) -> None:
+        self._dataset = dataset
+        self._size = size
+        self._fit = fit
+        self._resize = resize
+        self._memory: Any = None
+        self._shape = (0, 0, 3, size, size)
+
+    def allocate(self, slots: int, chunk: int, context: BaseContext | None) -> None:
+        """Make room for `slots` chunks, shared with the processes of `context` if there is one."""
+        self._shape = (slots, chunk, 3, self._size, self._size)
+        count = int(np.prod(self._shape))
+        self._memory = context.RawArray("B", count) if context else bytearray(count)
+
+    def slot(self, number: int) -> Tensor:
+        """The images of slot `number`: (chunk, 3, S, S) uint8, in place."""
+        flat = torch.from_numpy(np.frombuffer(self._memory, dtype=np.uint8))
+        return flat.view(self._shape)[number]
+
+    def __call__(self, task: _Task) -> _Chunk:
+        number, indices = task
+        images = self.slot(number)
+        kept: list[int] = []
+        records: list[Record] = []
+        broken: dict[int, str] = {}
+        together = getattr(self._dataset, "records", None)
+        ready = together(indices) if together else None
+        for row, index in enumerate(indices):
+            try:
+                record = ready[row] if ready else self._dataset[index]
+                record = fit_record(record, self._size, self._fit, self._resize)
+            except (StropError, OSError) as error:
+                broken[index] = str(error)
+                continue
+            images[len(kept)] = record.image
+            kept.append(index)
+            records.append(record)
+        scenes = [record.scene for record in records if record.scene is not None]
+        return _Chunk(
+            slot=number,
+            asked=len(indices),
+            indices=kept,
+            names=[record.name for record in records],
+            parts={name: part for name in _PARTS if (part := _stack(records, name)) is not None},
+            scenes=scenes if len(scenes) == len(records) else None,
+            broken=broken,
+        )
+
+
+def _stack(records: list[Record], name: str) -> np.ndarray | None:
+    values = [getattr(record, name) for record in records]
+    if not values or any(value is None for value in values):
+        return None
+    stacked: np.ndarray = torch.stack(values).numpy()
+    if stacked.dtype == np.int64:  # ids are small; the pipe need not carry eight bytes of each
+        stacked = stacked.astype(np.uint8 if stacked.max() < 256 else np.int32)
+    return stacked
+
+
+class _Draft:
+    """A batch in the making."""
+
+    def __init__(self, count: int, size: int, pin: bool) -> None:
+        self.seen = 0
+        self.broken: dict[int, str] = {}
+        self._images = torch.empty((count, 3, size, size), dtype=torch.uint8, pin_memory=pin)
+        self._chunks: list[_Chunk] = []
+        self._filled = 0
+        self._pin = pin
+
+    def add(self, chunk: _Chunk, images: Tensor) -> None:
+        count = len(chunk.indices)
+        self._images[self._filled : self._filled + count] = images[:count]
+        self._filled += count
+        self.seen += chunk.asked
+        self.broken.update(chunk.broken)
+        if count:
+            self._chunks.append(chunk)
+
+    def finish(self, fixed: bool) -> Batch | None:
+        """The batch; of its full length if `fixed`, None if nothing in it could be read."""
+        count, filled = len(self._images), self._filled
+        if not filled:
+            if fixed:
+                raise DataError(
+                    f"Not one of {count} records of a batch could be read. "
+                    f"The first: {next(iter(self.broken.values()))}",
+                    "Is the disk still there? Run `strop data check` on the dataset.",
+                )
+            return None
+        chunks = self._chunks
+        parts: dict[str, Tensor] = {}
+        for name in _PARTS:
+            if all(name in chunk.parts for chunk in chunks):
+                joined = np.concatenate([chunk.parts[name] for chunk in chunks])
+                if name in {"semantic", "instance"}:
+                    joined = joined.astype(np.int64)
+                parts[name] = torch.from_numpy(joined)
+        scenes: tuple[Mapping[str, Any], ...] | None = None
+        if all(chunk.scenes is not None for chunk in chunks):
+            scenes = tuple(scene for chunk in chunks for scene in chunk.scenes or ())
+        batch = Batch(
+            images=self._images[:filled],
+            names=tuple(name for chunk in chunks for name in chunk.names),
+            indices=torch.tensor([index for chunk in chunks for index in chunk.indices]),
+            scenes=scenes,
+            **parts,
+        )
+        if filled < count and fixed:
+            batch = _repeat(batch, count)
+        return batch.pin_memory() if self._pin else batch
+
+
+def _repeat(batch: Batch, count: int) -> Batch:
+    """`batch` at the length `count`: its records once more, from the first."""
+    rows = torch.arange(count) % len(batch)
+
+    def take(part: Tensor | None) -> Tensor | None:
+        return None if part is None else part[rows]
+
+    return Batch(
+        images=batch.images[rows],
+        names=tuple(batch.names[row] for row in rows),
+        indices=batch.indices[rows],
+        semantic=take(batch.semantic),
+        instance=take(batch.instance),
+        labels=take(batch.labels),
+        depth=take(batch.depth),
+        scenes=None if batch.scenes is None else tuple(batch.scenes[row] for row in rows),
+    )
+
+
+def _ahead(make: Callable[[_Step], T], steps: Iterator[_Step], count: int) -> Iterator[T]:
+    """`map(make, steps)` with `count` results made ahead of time, in a thread."""
+    with ThreadPoolExecutor(1, thread_name_prefix="strop-load") as thread:
+        waiting: deque[Future[T]] = deque()
+        try:
+            for step in steps:
+                waiting.append(thread.submit(make, step))
+                if len(waiting) > count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -1,0 +1,204 @@
+"""NYU Depth v2, the labelled set: rooms with depth in metres and 40 classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from strop.data.decode import labels_of, look_up, make_table
+from strop.data.filelist import FileDataset, Files
+from strop.data.layout import (
+    choose,
+    first_file,
+    first_folder,
+    found,
+    list_files,
+    read_lines,
+    require_some,
+)
+from strop.data.record import VOID, Record
+from strop.errors import DataError
+from strop.files import PathLike
+
+_NAMES = """
+wall; floor; cabinet; bed; chair; sofa; table; door; window; bookshelf; picture; counter; blinds;
+desk; shelves; curtain; dresser; pillow; mirror; floor mat; clothes; ceiling; books; refrigerator;
+television; paper; towel; shower curtain; box; whiteboard; person; night stand; toilet; sink; lamp;
+bathtub; bag; other structure; other furniture; other prop
+"""
+CLASSES = tuple(" ".join(name.split()) for name in _NAMES.split(";"))
+MAT = "nyu_depth_v2_labeled.mat"
+
+# In the folder layout 39 is "other prop" and unlabelled at once, so it cannot be scored.
+_FOLDER_TABLE = make_table({**dict.fromkeys(range(256), VOID), **{i: i for i in range(39)}})
+
+
+def nyuv2(path: PathLike, split: str = "test") -> FileDataset | NyuMat:
+    """NYU Depth v2's `split` (train, 795 images; test, 654).
+
+    Either the owner's `nyu_depth_v2_labeled.mat` (or the folder it is in, with `splits.mat` or
+    `train.txt` and `test.txt` beside it), or a folder with `rgb/`, `depth_mm/` (16 bit,
+    millimetres), `labels40/` (0 to 38; the rest void) and `train.txt`, `test.txt`.
+    """
+    choose(split, ("train", "test"), "NYUv2 split")
+    where = Path(path).expanduser()
+    tree = f"{MAT} and splits.mat, or rgb/, depth_mm/, labels40/, train.txt and test.txt"
+    if where.is_file() and where.suffix == ".mat":
+        return NyuMat(where, split)
+    if (where / MAT).is_file():
+        return NyuMat(where / MAT, split)
+    if not where.is_dir():
+        raise DataError(f"{where} does not exist.", f"NYUv2 is a folder with {tree}.")
+    images = first_folder(where, ["rgb"], "NYUv2").name
+    depths = first_folder(where, ["depth_mm", "depth"], "NYUv2").name
+    if not (where / f"{split}.txt").is_file():
+        raise DataError(
+            f"NYUv2's list {where / f'{split}.txt'} is missing.", f"NYUv2 is a folder with {tree}."
+        )
+    names = read_lines(where / f"{split}.txt")
+    require_some(names, "NYUv2", where, f"image names in {split}.txt")
+    files = {Path(image).stem: image for image in list_files(where / images)}
+    masks = (where / "labels40").is_dir()
+    items = [
+        Files(
+            name,
+            f"{images}/{files.get(name, name + '.jpg')}",
+            semantic=f"labels40/{name}.png" if masks else None,
+            depth=f"{depths}/{name}.png",
+        )
+        for name in names
+    ]
+    classes = CLASSES if masks else ()
+    return FileDataset(
+        name=f"nyuv2-{split}",
+        root=where,
+        items=items,
+        classes=classes,
+        label_names=classes,
+        table=_FOLDER_TABLE,
+        label_ids=range(len(CLASSES)) if masks else None,
+    )
+
+
+class NyuMat:
+    """Records straight from `nyu_depth_v2_labeled.mat`, an HDF5 file of 2.8 GB.
+
+    Its 894 labels become the 40 classes if `classMapping40.mat` lies beside it; else records have
+    no mask.
+    """
+
+    def __init__(self, path: Path, split: str) -> None:
+        self.name = f"nyuv2-{split}"
+        self._path = path
+        self._indices = _split_indices(path.parent, split)
+        self._file: Any = None
+        mapping = first_file(path.parent, ["classMapping40.mat"])
+        self._table = None if mapping is None else _forty(mapping)
+        self.classes = () if mapping is None else CLASSES
+        self.label_names = self.classes
+        with _h5py().File(path, "r") as content:
+            for field in ("images", "depths", "labels"):
+                if field not in content:
+                    raise DataError(
+                        f"{path} has no {field!r} (it has {', '.join(content)}).",
+                        f"Expected the labelled set, {MAT}.",
+                    )
+            count = len(content["images"])
+        if self._indices and max(self._indices) >= count:
+            raise DataError(
+                f"The {split} split runs to image {max(self._indices) + 1}, {path} has {count}.",
+                "Use the split that belongs to this file.",
+            )
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> Record:
+        number = self._indices[index]
+        name = f"{number:05d}"
+        if self._file is None:
+            self._file = _h5py().File(self._path, "r")
+        try:
+            # MATLAB stores columns first: (N, 3, W, H) and (N, W, H).
+            image = self._file["images"][number].transpose(0, 2, 1)
+            depth = self._file["depths"][number].T
+            ids = None if self._table is None else self._file["labels"][number].T
+        except OSError as error:
+            raise DataError(
+                f"Image {number + 1} of {self._path} cannot be read ({error}).",
+                "The file is cut or damaged; download it again.",
+            ) from error
+        semantic = labels = None
+        if ids is not None and self._table is not None:
+            semantic = look_up(ids, self._table, f"{self._path}, image {number + 1}")
+            labels = labels_of(semantic, torch.arange(len(CLASSES)))
+        return Record(
+            image=torch.from_numpy(np.ascontiguousarray(image, dtype=np.uint8)),
+            name=name,
+            semantic=semantic,
+            labels=labels,
+            depth=torch.from_numpy(np.ascontiguousarray(depth, dtype=np.float32)),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}  # each process opens its own
+
+
+def _split_indices(folder: Path, split: str) -> list[int]:
+    """The images of a split, counted from 0."""
+    listed = first_file(folder, [f"{split}.txt"])
+    if listed is not None:
+        lines = read_lines(listed)
+        if not all(line.isdigit() for line in lines):
+            raise DataError(f"{listed} holds more than numbers.", "Expected image numbers from 0.")
+        return [int(line) for line in lines]
+    source = folder / "splits.mat"
+    if not source.is_file():
+        raise DataError(
+            f"The split {split} is not known: {folder} holds {found(folder)}.",
+            "Put the owner's splits.mat there, or train.txt and test.txt with numbers from 0.",
+        )
+    content = _load_mat(source)
+    try:
+        return [int(number) - 1 for number in np.ravel(content[f"{split}Ndxs"])]
+    except (KeyError, ValueError) as error:
+        raise DataError(
+            f"{source} has no {split}Ndxs ({error}).", "Expected the owner's splits.mat."
+        ) from error
+
+
+def _forty(path: Path) -> np.ndarray:
+    """The table from the 894 labels (0 is unlabelled) to the 40 classes."""
+    content = _load_mat(path)
+    if "mapClass" not in content:
+        raise DataError(f"{path} has no mapClass.", "Expected Gupta et al.'s classMapping40.mat.")
+    forty = np.ravel(content["mapClass"]).astype(np.int64)
+    return np.concatenate([[VOID], forty - 1])
+
+
+def _load_mat(path: Path) -> dict[str, Any]:
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise DataError(
+            f"Reading {path.name} needs SciPy.",
+            "Install it with: pip install 'strop[eval]', or give train.txt and test.txt.",
+        ) from error
+    try:
+        content: dict[str, Any] = loadmat(path)
+    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+        raise DataError(f"{path} cannot be read ({error}).", "Download it again.") from error
+    return content
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise DataError(
+            f"Reading {MAT} needs h5py.", "Install it with: pip install 'strop[nyu]'."
+        ) from error
+    return h5py

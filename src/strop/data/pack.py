@@ -1,0 +1,218 @@
+"""Packing: decode a dataset once, write rows of bytes that load without decoding."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strop.data.layout import found
+from strop.data.loader import Loader
+from strop.data.packed import DTYPES, KIND, META, OFFSETS, RECORDS, VERSION, PackedDataset
+from strop.data.record import Batch
+from strop.data.spec import open_dataset
+from strop.errors import DataError, FormatError
+from strop.files import PathLike, read_json, write_json
+from strop.images import Fit
+
+Progress = Callable[[int, int], None]
+"""Called with the number of records done and of all."""
+
+_PROGRESS = "progress.json"
+_SAVE_EVERY = 4096  # records between two points a broken-off run can go on from
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """What `pack` wrote: where, how many records, which parts, and what it had to leave out."""
+
+    path: Path
+    count: int
+    size: int
+    parts: tuple[str, ...]
+    bytes: int
+    broken: dict[int, str]
+
+
+def pack(
+    spec: str,
+    out: PathLike,
+    size: int = 256,
+    fit: Fit = "squash",
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> PackReport:
+    """Write the dataset that `spec` names to the folder `out`, at `size` by `size`.
+
+    The work is done in `OUT.partial`, which becomes `out` at the end: `out` is whole or not
+    there. A run that was broken off goes on where it was if it is started again with the same
+    arguments. Broken records are left out and named in the report.
+    """
+    target = Path(out).expanduser()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(
+            f"{target} exists already ({found(target)}).", "Give a new folder, or remove this one."
+        )
+    dataset = open_dataset(spec)
+    work = target.with_name(target.name + ".partial")
+    work.mkdir(parents=True, exist_ok=True)
+    settings = {"spec": spec, "size": size, "fit": fit, "records": len(dataset)}
+    done = _resume(work, settings)
+    # Exact: what is packed should be what encoding the file would have seen.
+    loader = Loader(
+        dataset,
+        batch_size=64,
+        size=size,
+        fit=fit,
+        resize="exact",
+        workers=workers,
+        pin_memory=False,
+    )
+    loader.restore({"epoch": 0, "position": done["position"], "records": len(dataset)})
+    with loader, _Writer(work, done) as writer:
+        saved = done["position"]
+        for batch in loader:
+            writer.write(batch)
+            position = loader.position if loader.epoch == 0 else len(dataset)
+            if position - saved >= _SAVE_EVERY:
+                broken = {**done["broken"], **{str(k): v for k, v in loader.broken.items()}}
+                writer.save(settings, position, broken)
+                saved = position
+            if progress is not None:
+                progress(position, len(dataset))
+        offsets, parts = writer.offsets, writer.parts
+    broken = {**{int(k): v for k, v in done["broken"].items()}, **loader.broken}
+    if not parts:
+        raise DataError(f"{spec} holds nothing that could be packed.", "Run `strop data check`.")
+    np.array(offsets, dtype="<i8").tofile(work / OFFSETS)
+    meta = {
+        **settings,
+        "name": dataset.name,
+        "count": len(offsets) - 1,
+        "parts": parts,
+        "classes": list(dataset.classes),
+        "label_names": list(dataset.label_names),
+        "broken": {str(index): reason for index, reason in broken.items()},
+    }
+    write_json(work / META, KIND, VERSION, meta)
+    (work / _PROGRESS).unlink(missing_ok=True)
+    if target.exists():
+        target.rmdir()
+    work.rename(target)
+    written = PackedDataset(target)
+    total = sum(entry.stat().st_size for entry in target.iterdir())
+    return PackReport(target, len(written), size, tuple(parts), total, broken)
+
+
+def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier run with the same settings had done; its folder is emptied otherwise."""
+    try:
+        done = read_json(work / _PROGRESS, "packing", 1)
+        if done["settings"] == settings:
+            return done
+    except (OSError, FormatError, KeyError):
+        pass
+    shutil.rmtree(work)
+    work.mkdir()
+    return {"position": 0, "parts": [], "sizes": {}, "offsets": 1, "broken": {}}
+
+
+class _Writer:
+    """Appends batches to the raw files of a packed folder."""
+
+    def __init__(self, work: Path, done: dict[str, Any]) -> None:
+        self._work = work
+        self._stack = ExitStack()
+        self._files: dict[str, Any] = {}
+        self.parts: list[str] = list(done["parts"])
+        self.offsets: list[int] = [0]
+        for name, size in done["sizes"].items():
+            self._open(name, size)
+        if "offsets.partial" in done["sizes"]:
+            saved = np.fromfile(work / "offsets.partial", dtype="<i8", count=done["offsets"])
+            self.offsets = saved.tolist()
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def write(self, batch: Batch) -> None:
+        """Append a batch; the first one decides which parts there are."""
+        arrays = {
+            "image": batch.images,
+            "semantic": batch.semantic,
+            "instance": batch.instance,
+            "labels": batch.labels,
+            "depth": batch.depth,
+        }
+        present = [part for part, value in arrays.items() if value is not None]
+        if not self.parts:
+            self.parts = present
+        missing = [part for part in self.parts if part not in present]
+        if missing:
+            raise DataError(
+                f"Some of {batch.names[0]} to {batch.names[-1]} have no {', '.join(missing)}, "
+                "which earlier records have.",
+                "A packed dataset has the same parts throughout; pack the two kinds apart.",
+            )
+        for part in self.parts:
+            value = arrays[part]
+            assert value is not None
+            values = value.numpy()
+            kept = values.astype(DTYPES[part])
+            if part == "instance" and (kept != values).any():
+                raise DataError(
+                    f"An instance mask among {batch.names[0]} ... has ids past 65535.",
+                    "Number the objects of an image from 1.",
+                )
+            self._open(f"{part}.bin").write(kept.tobytes())
+        lines = self._open(RECORDS)
+        for row, name in enumerate(batch.names):
+            about: dict[str, Any] = {"name": name}
+            if batch.scenes is not None:
+                about["scene"] = batch.scenes[row]
+            line = json.dumps(about, ensure_ascii=False).encode() + b"\n"
+            lines.write(line)
+            self.offsets.append(self.offsets[-1] + len(line))
+
+    def save(self, settings: dict[str, Any], position: int, broken: dict[str, str]) -> None:
+        """Note how far the files are good, so that a later run can go on from here."""
+        np.array(self.offsets, dtype="<i8").tofile(self._work / "offsets.partial")
+        sizes = {}
+        for name, file in self._files.items():
+            file.flush()
+            os.fsync(file.fileno())
+            sizes[name] = file.tell()
+        write_json(
+            self._work / _PROGRESS,
+            "packing",
+            1,
+            {
+                "settings": settings,
+                "position": position,
+                "parts": self.parts,
+                "sizes": sizes,
+                "offsets": len(self.offsets),
+                "broken": broken,
+            },
+        )
+
+    def _open(self, name: str, keep: int = 0) -> Any:
+        """The file `name`, opened once, cut to the `keep` bytes that an earlier run vouched for."""
+        if name not in self._files:
+            path = self._work / name
+            path.touch()
+            file = self._stack.enter_context(path.open("r+b"))
+            file.truncate(keep)
+            file.seek(keep)
+            self._files[name] = file
+        return self._files[name]

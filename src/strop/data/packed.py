@@ -1,0 +1,147 @@
+"""Packed datasets: rows of bytes in memory-mapped files, which load without decoding.
+
+A packed folder holds `meta.json`, one raw file per part with a row for each record, and
+`records.jsonl` with each record's name (and scene), whose line starts are in `records.i64`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.data.layout import found
+from strop.data.record import Batch, Record
+from strop.errors import DataError, FormatError
+from strop.files import PathLike, read_json
+
+KIND, VERSION = "packed", 1
+META = "meta.json"
+RECORDS = "records.jsonl"
+OFFSETS = "records.i64"
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "image": np.dtype(np.uint8),
+    "semantic": np.dtype(np.uint8),
+    "instance": np.dtype("<u2"),
+    "labels": np.dtype(np.uint8),
+    "depth": np.dtype("<f4"),
+}
+"""How each part is stored; in memory it has the type that `Record` says."""
+
+_MEMORY = {"semantic": torch.int64, "instance": torch.int64, "labels": torch.bool}
+
+
+def part_shape(part: str, size: int, labels: int) -> tuple[int, ...]:
+    """The shape of one record's `part` in a packed dataset."""
+    return {"image": (3, size, size), "labels": (labels,)}.get(part, (size, size))
+
+
+class PackedDataset:
+    """Records of a packed folder, all `size` by `size`; `batch` is a gather of rows."""
+
+    def __init__(self, path: PathLike) -> None:
+        root = Path(path).expanduser()
+        if not (root / META).is_file():
+            partial = root.with_name(root.name + ".partial")
+            unfinished = f" {partial} is unfinished." if partial.is_dir() else ""
+            raise DataError(
+                f"{root} is not a packed dataset: it has no {META} ({found(root)}).{unfinished}",
+                "Make one with `strop data pack SPEC --out DIR`.",
+            )
+        try:
+            meta = read_json(root / META, KIND, VERSION)
+            self.name: str = meta["name"]
+            self.size: int = meta["size"]
+            self.classes = tuple(meta["classes"])
+            self.label_names = tuple(meta["label_names"])
+            self.fit: str = meta["fit"]
+            parts, self._count = meta["parts"], int(meta["count"])
+        except (FormatError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{root / META} is damaged ({error}).", "Pack it again.") from error
+        self._root = root
+        self._arrays = {part: self._map(part) for part in parts}
+        self._offsets = np.fromfile(root / OFFSETS, dtype="<i8")
+        self._records = _open(root / RECORDS, np.dtype(np.uint8), None)
+        if len(self._offsets) != self._count + 1 or self._offsets[-1] != len(self._records):
+            raise DataError(f"{root / RECORDS} does not fit {root / META}.", "Pack it again.")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Record:
+        if not -self._count <= index < self._count:
+            raise IndexError(index)
+        index %= self._count
+        parts = {part: _tensor(part, np.array(a[index])) for part, a in self._arrays.items()}
+        about = self._about(index)
+        return Record(name=about["name"], scene=about.get("scene"), **parts)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The records at `indices`, in that order."""
+        rows = np.asarray(indices, dtype=np.int64)
+        parts = {part: _tensor(part, _gather(a, rows)) for part, a in self._arrays.items()}
+        about = [self._about(index) for index in indices]
+        scenes = tuple(a["scene"] for a in about if "scene" in a)
+        return Batch(
+            images=parts.pop("image"),
+            names=tuple(a["name"] for a in about),
+            indices=torch.from_numpy(rows),
+            scenes=scenes if len(scenes) == len(about) else None,
+            **parts,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": str(self._root)}  # a map is opened anew, not copied
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["root"])  # type: ignore[misc]
+
+    def _map(self, part: str) -> np.ndarray:
+        shape = (self._count, *part_shape(part, self.size, len(self.label_names)))
+        return _open(self._root / f"{part}.bin", DTYPES[part], shape)
+
+    def _about(self, index: int) -> dict[str, Any]:
+        line = self._records[self._offsets[index] : self._offsets[index + 1]].tobytes()
+        about: dict[str, Any] = json.loads(line)
+        return about
+
+
+def packed(path: PathLike) -> PackedDataset:
+    """The packed dataset in the folder `path`."""
+    return PackedDataset(path)
+
+
+def _open(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> np.ndarray:
+    """A read-only map of `path`; without a shape, of all its bytes."""
+    try:
+        found_bytes = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path} is missing.", "Pack the dataset again.") from error
+    if shape is None:
+        shape = (found_bytes // dtype.itemsize,)
+    expected = int(np.prod(shape)) * dtype.itemsize
+    if found_bytes != expected:
+        raise DataError(
+            f"{path} has {found_bytes} bytes, expected {expected}.", "It was cut; pack it again."
+        )
+    # A plain array over the map: numpy's memmap class costs more than small reads do.
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
+
+
+def _gather(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return np.array(array[rows[0] : rows[-1] + 1])
+    return array[rows]
+
+
+def _tensor(part: str, values: np.ndarray) -> Tensor:
+    tensor = torch.from_numpy(values)
+    if values.dtype == np.uint16:  # torch converts few types from it
+        tensor = torch.from_numpy(values.astype(np.int32))
+    return tensor.to(_MEMORY.get(part, tensor.dtype))

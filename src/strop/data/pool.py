@@ -1,0 +1,168 @@
+"""Worker processes that map a job over tasks in order, and say so when one of them dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, NoReturn, TypeVar
+
+import torch
+
+from strop.errors import DataError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def default_context() -> BaseContext:
+    """Fork where it is safe and cheap (Linux), else spawn."""
+    return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+
+
+class Pool(Generic[Task, Result]):
+    """`workers` processes that run `job`. With none, the job runs in this process.
+
+    Each worker has a pipe of its own: a death shows as the end of that pipe and of the process,
+    at once, instead of as a queue that stays empty.
+    """
+
+    def __init__(
+        self, job: Callable[[Task], Result], workers: int, context: BaseContext | None = None
+    ) -> None:
+        self._job = job
+        self._pipes: list[Connection[Any, Any]] = []
+        self._processes: list[BaseProcess] = []
+        self._owed: list[list[int]] = [[] for _ in range(workers)]  # tasks each has yet to answer
+        self._turn = 0
+        context = context or default_context()
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(job, theirs), daemon=True)  # type: ignore[attr-defined]
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self._finalizer = weakref.finalize(self, _stop, self._pipes, self._processes)
+
+    def map(self, tasks: Iterable[Task], ahead: int) -> Iterator[Result]:
+        """Results in the order of `tasks`.
+
+        At most `ahead` tasks are given out whose results have not been taken, and a task is drawn
+        from `tasks` only when it is given out: whoever takes results therefore knows which
+        resources of earlier tasks are free again.
+        """
+        self._turn += 1
+        turn = self._turn
+        if not self._processes:
+            for task in tasks:
+                yield self._job(task)
+            return
+        if not self._finalizer.alive:
+            raise DataError("These loading workers were stopped.", "Make a new loader.")
+        while any(self._owed):  # what an iteration left behind when it was broken off
+            self._receive({})
+        source = iter(tasks)
+        results: dict[int, Result] = {}
+        given = taken = 0
+        exhausted = False
+        while True:
+            while not exhausted and given - taken < ahead:
+                try:
+                    task = next(source)
+                except StopIteration:
+                    exhausted = True
+                    break
+                worker = min(range(len(self._owed)), key=lambda w: len(self._owed[w]))
+                self._send(worker, task)
+                self._owed[worker].append(given)
+                given += 1
+            if taken == given:
+                return
+            while taken not in results:
+                self._receive(results)
+            yield results.pop(taken)
+            taken += 1
+            if turn != self._turn:
+                raise DataError(
+                    "This iteration was overtaken by a newer one over the same loader.",
+                    "Finish one before starting the next, or make two loaders.",
+                )
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self._finalizer()
+
+    def _send(self, worker: int, task: Task) -> None:
+        try:
+            self._pipes[worker].send(task)
+        except (BrokenPipeError, ConnectionError):
+            self._report_death(worker)
+
+    def _receive(self, results: dict[int, Result]) -> None:
+        """Wait for at least one result. Each worker answers in the order it was asked."""
+        waiting = {self._pipes[w]: w for w, numbers in enumerate(self._owed) if numbers}
+        for pipe in wait(list(waiting)):
+            worker = waiting[pipe]  # type: ignore[index]
+            try:
+                failed, value = self._pipes[worker].recv()
+            except (EOFError, ConnectionError):
+                self._report_death(worker)
+            if failed:
+                self.close()
+                raise DataError(
+                    f"A loading worker failed.\n{value}", "This is a bug in the dataset."
+                )
+            results[self._owed[worker].pop(0)] = value
+
+    def _report_death(self, worker: int) -> NoReturn:
+        process = self._processes[worker]
+        process.join(5)
+        code = process.exitcode
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            how += f", {signal.Signals(-code).name}"
+        self.close()
+        hint = "Often the machine ran out of memory: use fewer workers or smaller batches."
+        raise DataError(f"Loading worker {worker} (process {process.pid}) died: {how}.", hint)
+
+
+def _work(job: Callable[[Any], Any], pipe: Connection[Any, Any]) -> None:
+    # An interrupt is the parent's to handle; it ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # One thread each: the workers are the parallelism, and a forked thread pool can hang.
+    torch.set_num_threads(1)
+    while True:
+        try:
+            task = pipe.recv()
+        except (EOFError, ConnectionError):
+            return
+        if task is None:
+            return
+        try:
+            answer = (False, job(task))
+        except Exception:
+            answer = (True, traceback.format_exc())
+        try:
+            pipe.send(answer)
+        except (BrokenPipeError, ConnectionError):
+            return
+
+
+def _stop(pipes: list[Connection[Any, Any]], processes: list[BaseProcess]) -> None:
+    for pipe in pipes:
+        with suppress(OSError):
+            pipe.send(None)
+        pipe.close()
+    for process in processes:
+        process.join(0.5)
+        if process.is_alive():
+            process.terminate()
+            process.join(5)

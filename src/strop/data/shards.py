@@ -1,0 +1,231 @@
+"""Tar shards in WebDataset layout, read at random by an index of where each member lies.
+
+Members that share a name up to the first dot make up one record: `0001.jpg`, `0001.mask.png`,
+`0001.instance.png`, `0001.depth.png` (16 bit, millimetres), `0001.cls` (a class number) and
+`0001.json` (a scene, if it lists objects).
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from strop.data.clevr import check_scene
+from strop.data.decode import (
+    check_size,
+    identity_table,
+    look_up,
+    match_depth,
+    read_depth,
+    read_ids,
+    read_picture,
+)
+from strop.data.layout import found, list_files
+from strop.data.record import VOID, Record
+from strop.errors import DataError
+from strop.images import SUFFIXES
+
+_MASKS = ("mask.png", "semantic.png", "seg.png")
+
+Members = dict[str, tuple[int, int]]
+"""From a member's extension to its offset and size in the shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record's members in the shard of this number."""
+
+    shard: int
+    key: str
+    members: Members
+
+
+def shards(path: str, classes: int = 0) -> ShardDataset:
+    """The records of the tars that `path` names: a glob, one tar, or a folder of tars.
+
+    `classes` is the number of classes that `.cls` members count over; without it they are not
+    read.
+    """
+    where = Path(path).expanduser()
+    if where.is_dir():
+        paths = [str(where / name) for name in list_files(where, {".tar"})]
+    elif where.is_file():
+        paths = [str(where)]
+    else:
+        paths = sorted(glob.glob(str(where)))  # noqa: PTH207 (an absolute pattern)
+    if not paths:
+        folder = where if where.is_dir() else where.parent
+        raise DataError(
+            f"No shards match {path}; {folder} holds {found(folder)}.",
+            "Expected .tar files; quote the pattern if the shell expands it.",
+        )
+    return ShardDataset(paths, classes)
+
+
+def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
+    """The records in a shard, in order, and what is wrong with it, if anything.
+
+    A shard that was cut in the middle gives the records that are whole.
+    """
+    groups: dict[str, Members] = {}
+    problem = None
+    end = Path(path).stat().st_size
+    if end == 0:
+        raise DataError(f"{path} is empty (0 bytes).", "Download it again.")
+    key = ""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            try:
+                while (member := tar.next()) is not None:
+                    # tarfile keeps every member it has seen; an index of millions must not.
+                    tar.members.clear()  # type: ignore[attr-defined]
+                    folder, _, base = member.name.rpartition("/")
+                    stem, _, extension = base.partition(".")
+                    if not member.isfile() or not stem or not extension:
+                        continue
+                    key = f"{folder}/{stem}" if folder else stem
+                    if member.offset_data + member.size > end:
+                        raise tarfile.ReadError("unexpected end of data")
+                    place = (member.offset_data, member.size)
+                    groups.setdefault(key, {})[extension.lower()] = place
+                if end - tar.offset < tarfile.BLOCKSIZE:
+                    problem = f"{path} has no end mark and may be cut short"
+            except (tarfile.TarError, OSError) as error:
+                groups.pop(key, None)  # the record that the cut runs through
+                problem = f"{path} is cut short or damaged ({error})"
+    except (tarfile.TarError, OSError) as error:
+        raise DataError(
+            f"{path} is not a plain tar file ({error}).",
+            "Shards are read at random, so they must not be compressed; unpack .tar.gz first.",
+        ) from error
+    if problem is not None:
+        problem = f"{problem}; the {len(groups)} records before that are kept"
+    return list(groups.items()), problem
+
+
+class ShardDataset:
+    """Random access to the records of tar shards. Nothing is unpacked to disk."""
+
+    def __init__(self, paths: list[str], classes: int = 0) -> None:
+        self.name = Path(paths[0]).parent.name
+        self.classes: tuple[str, ...] = ()
+        self.label_names = tuple(str(i) for i in range(classes))
+        self._paths = paths
+        self._files: dict[int, int] = {}
+        # Any id is allowed in a mask: a shard does not say what its classes are.
+        self._table = identity_table(VOID + 1)
+        self._entries: list[Entry] = []
+        problems = []
+        for number, path in enumerate(paths):
+            try:
+                groups, problem = index_shard(path)
+            except DataError as error:
+                if len(paths) == 1:
+                    raise
+                groups, problem = [], str(error)
+            if problem is not None:
+                problems.append(problem)
+            self._entries += [
+                Entry(number, key, members) for key, members in groups if _image_of(members)
+            ]
+        self.problems = tuple(problems)
+        if not self._entries:
+            raise DataError(
+                f"The shards at {Path(paths[0]).parent} hold no images. {' '.join(problems)}",
+                "Expected members such as 000001.jpg, 000001.mask.png, 000001.json.",
+            )
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, index: int) -> Record:
+        entry = self._entries[index]
+        members = entry.members
+        shard = self._paths[entry.shard]
+
+        def part(extension: str) -> tuple[bytes, str]:
+            name = f"{shard}/{entry.key}.{extension}"
+            return self._read(entry.shard, *members[extension], name), name
+
+        image = read_picture(*part(_image_of(members)))
+        semantic = instance = depth = labels = scene = None
+        mask = next((extension for extension in _MASKS if extension in members), None)
+        if mask is not None:
+            content, name = part(mask)
+            semantic = look_up(read_ids(content, name), self._table, name)
+            check_size(semantic, image, name, "mask")
+        if "instance.png" in members:
+            content, name = part("instance.png")
+            instance = torch.from_numpy(read_ids(content, name).astype(np.int64))
+            check_size(instance, image, name, "mask")
+        if "depth.png" in members:
+            content, name = part("depth.png")
+            depth = match_depth(read_depth(content, name), image, name)
+        if "cls" in members and self.label_names:
+            labels = _one_label(*part("cls"), len(self.label_names))
+        if "json" in members:
+            scene = _scene(*part("json"))
+        return Record(
+            image=image,
+            name=f"{Path(shard).stem}/{entry.key}",
+            semantic=semantic,
+            instance=instance,
+            labels=labels,
+            depth=depth,
+            scene=scene,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_files": {}}
+
+    def __del__(self) -> None:
+        for handle in self.__dict__.get("_files", {}).values():
+            os.close(handle)
+
+    def _read(self, shard: int, offset: int, size: int, name: str) -> bytes:
+        handle = self._files.get(shard)
+        if handle is None:
+            handle = self._files[shard] = os.open(self._paths[shard], os.O_RDONLY)
+        # pread has no position, so forked workers can share the handle.
+        content = os.pread(handle, size, offset)
+        if len(content) != size:
+            raise DataError(
+                f"{name} ends after {len(content)} of {size} bytes.",
+                "The shard was cut; fetch it again.",
+            )
+        return content
+
+
+def _image_of(members: Members) -> str:
+    """The extension of the record's picture, "" if there is none."""
+    return next((e for e in members if f".{e}" in SUFFIXES), "")
+
+
+def _one_label(content: bytes, name: str, classes: int) -> torch.Tensor:
+    text = content.strip()
+    if not text.isdigit() or int(text) >= classes:
+        raise DataError(
+            f"{name} holds {text[:20]!r}, expected a class number.", f"Expected 0 to {classes - 1}."
+        )
+    labels = torch.zeros(classes, dtype=torch.bool)
+    labels[int(text)] = True
+    return labels
+
+
+def _scene(content: bytes, name: str) -> dict[str, Any] | None:
+    try:
+        payload = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{name} is not valid JSON ({error}).", "Write the shard again.") from error
+    if not isinstance(payload, dict) or "objects" not in payload:
+        return None  # somebody's metadata, not a scene
+    check_scene(payload, name)
+    return payload

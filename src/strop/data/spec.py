@@ -1,0 +1,157 @@
+"""Spec strings, by which every command and config names its data: `voc:/path?split=val`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from strop.data.ade20k import ade20k
+from strop.data.cityscapes import cityscapes
+from strop.data.clevr import clevr
+from strop.data.coco import coco
+from strop.data.cocostuff import cocostuff
+from strop.data.folder import folder
+from strop.data.imagenet import imagenet
+from strop.data.nyuv2 import nyuv2
+from strop.data.packed import packed
+from strop.data.record import Dataset
+from strop.data.shards import shards
+from strop.data.subset import subset
+from strop.data.voc import voc
+from strop.errors import DataError
+
+
+def _scenes(**parameters: Any) -> Dataset:
+    from strop.data.scenes import ScenesDataset  # the renderer is loaded only when asked for
+
+    return ScenesDataset(**parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a kind of dataset is opened: its function, and its parameters with their types."""
+
+    open: Callable[..., Dataset]
+    parameters: Mapping[str, type]
+    has_path: bool = True
+
+
+KINDS: dict[str, Kind] = {
+    "ade20k": Kind(ade20k, {"split": str}),
+    "cityscapes": Kind(cityscapes, {"split": str}),
+    "clevr": Kind(clevr, {"split": str, "by": str}),
+    "coco": Kind(coco, {"split": str, "labels": str}),
+    "cocostuff": Kind(cocostuff, {"split": str, "subset": str}),
+    "folder": Kind(folder, {"labels": str}),
+    "imagenet": Kind(imagenet, {"split": str}),
+    "nyuv2": Kind(nyuv2, {"split": str}),
+    "packed": Kind(packed, {}),
+    "scenes": Kind(
+        _scenes, {"n": int, "seed": int, "size": int, "by": str, "start": int}, has_path=False
+    ),
+    "shards": Kind(shards, {"classes": int}),
+    "voc": Kind(voc, {"split": str, "masks": str, "labels": str}),
+}
+
+_COMMON = {"skip": int, "limit": int}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A spec string, parsed and checked; `str()` gives the string back."""
+
+    kind: str
+    path: str
+    parameters: Mapping[str, str | int]
+
+    def __str__(self) -> str:
+        query = "&".join(f"{key}={value}" for key, value in self.parameters.items())
+        return f"{self.kind}:{self.path}" + (f"?{query}" if query else "")
+
+
+def parse_spec(text: str) -> Spec:
+    """`KIND:PATH?KEY=VALUE&...`, or the bare path of a folder; `DataError` if it is neither.
+
+    Every kind also takes `skip` and `limit`: the records after the first `skip`, at most `limit`
+    of them.
+    """
+    text = text.strip()
+    kind, colon, rest = text.partition(":")
+    if not colon or not re.fullmatch(r"[A-Za-z][\w-]*", kind):
+        if _looks_like_path(text):
+            return Spec("folder", text, {})
+        kind, rest = text, ""
+    if kind not in KINDS:
+        if _looks_like_path(text):
+            return Spec("folder", text, {})
+        raise DataError(
+            f"There is no kind of data {kind!r}.{_did_you_mean(kind, KINDS)}",
+            f"A spec is KIND:PATH?KEY=VALUE, and KIND one of {', '.join(KINDS)}; "
+            "or it is the path of a folder of images.",
+        )
+    path, _, query = rest.rpartition("?") if _has_query(rest) else (rest, "", "")
+    if KINDS[kind].has_path and not path:
+        raise DataError(f"The spec {text!r} names no path.", f"Write {kind}:/path/to/the/data.")
+    if not KINDS[kind].has_path and path:
+        raise DataError(f"{kind!r} takes no path, but the spec has {path!r}.", f"Write {kind}:?...")
+    return Spec(kind, path, _parameters(kind, query))
+
+
+def open_dataset(spec: str) -> Dataset:
+    """The dataset that `spec` names."""
+    parsed = parse_spec(spec)
+    parameters = dict(parsed.parameters)
+    skip = int(parameters.pop("skip", 0))
+    limit = parameters.pop("limit", None)
+    arguments = [parsed.path] if KINDS[parsed.kind].has_path else []
+    dataset = KINDS[parsed.kind].open(*arguments, **parameters)
+    if not skip and limit is None:
+        return dataset
+    end = len(dataset) if limit is None else min(len(dataset), skip + int(limit))
+    if skip >= end:
+        raise DataError(
+            f"{spec} leaves nothing of {len(dataset)} records.", "Lower skip or raise limit."
+        )
+    return subset(dataset, range(skip, end))
+
+
+def _has_query(rest: str) -> bool:
+    # A glob may hold question marks; a query is what has keys and values after the last one.
+    _, mark, query = rest.rpartition("?")
+    return bool(mark) and (not query or "=" in query)
+
+
+def _parameters(kind: str, query: str) -> dict[str, str | int]:
+    types: Mapping[str, type] = {**KINDS[kind].parameters, **_COMMON}
+    parameters: dict[str, str | int] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in types:
+            raise DataError(
+                f"{kind!r} has no parameter {key!r}.{_did_you_mean(key, types)}",
+                f"It takes {', '.join(types)}.",
+            )
+        if key in parameters:
+            raise DataError(f"The parameter {key!r} is given twice.", "Give it once.")
+        if types[key] is int:
+            if not value.isdecimal():
+                raise DataError(
+                    f"The parameter {key!r} of {kind!r} is {value!r}.", "Give a whole number."
+                )
+            parameters[key] = int(value)
+        else:
+            parameters[key] = value
+    return parameters
+
+
+def _looks_like_path(text: str) -> bool:
+    return "/" in text or text in {".", "..", "~"} or Path(text).is_dir()
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

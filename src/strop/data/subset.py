@@ -1,0 +1,49 @@
+"""A part of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from strop.data.record import Batch, BatchDataset, Dataset, Record
+
+
+class Subset:
+    """The records of `dataset` at `indices`, in that order."""
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
+        self.name = dataset.name
+        self.classes = dataset.classes
+        self.label_names = dataset.label_names
+        self.problems: tuple[str, ...] = tuple(getattr(dataset, "problems", ()))
+        self._dataset = dataset
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> Record:
+        return self._dataset[self._indices[index]]
+
+
+class BatchSubset(Subset):
+    """A part of a dataset that makes whole batches."""
+
+    def __init__(self, dataset: BatchDataset, indices: Sequence[int]) -> None:
+        super().__init__(dataset, indices)
+        self.size = dataset.size
+        self._whole = dataset
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The records at `indices` of this part."""
+        batch = self._whole.batch([self._indices[index] for index in indices])
+        return replace(batch, indices=torch.tensor(indices, dtype=torch.int64))
+
+
+def subset(dataset: Dataset, indices: Sequence[int]) -> Subset:
+    """The records of `dataset` at `indices`, in that order, as a dataset."""
+    if isinstance(dataset, BatchDataset):
+        return BatchSubset(dataset, indices)
+    return Subset(dataset, indices)

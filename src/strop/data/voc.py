@@ -1,0 +1,108 @@
+"""PASCAL VOC 2012: segmentation masks, and labels from the annotations or the masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from strop.data.decode import identity_table
+from strop.data.filelist import FileDataset, Files
+from strop.data.layout import choose, first_folder, found, read_lines, require_folder, require_some
+from strop.errors import DataError
+from strop.files import PathLike
+
+CLASSES = (
+    "background",
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+
+
+class _XmlLabels:
+    """Labels from `Annotations/NAME.xml`: the classes of the objects not marked difficult."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __call__(self, item: Files) -> tuple[int, ...]:
+        path = f"{self.folder}/{item.name}.xml"
+        try:
+            tree = ElementTree.parse(path)
+        except OSError as error:
+            raise DataError(
+                f"The annotation {path} is missing.", "Use labels=masks to take them from masks."
+            ) from error
+        except ElementTree.ParseError as error:
+            raise DataError(f"{path} is not valid XML ({error}).", "Download it again.") from error
+        present = {
+            thing.findtext("name", "").strip()
+            for thing in tree.iter("object")
+            if thing.findtext("difficult", "0").strip() != "1"
+        }
+        unknown = present.difference(CLASSES[1:])
+        if unknown:
+            raise DataError(
+                f"{path} names {', '.join(sorted(map(repr, unknown)))}.",
+                "VOC's classes are " + ", ".join(CLASSES[1:]) + ".",
+            )
+        return tuple(sorted(CLASSES.index(name) - 1 for name in present))
+
+
+def voc(
+    path: PathLike, split: str = "val", masks: str = "auto", labels: str = "auto"
+) -> FileDataset:
+    """VOC 2012's segmentation `split`: a list in `ImageSets/Segmentation` (trainaug, train, val).
+
+    `masks` is `aug` (`SegmentationClassAug`), `official` (`SegmentationClass`) or `auto`: the
+    augmented ones where they are. `labels` is `xml`, `masks`, or `auto`: the annotations where
+    they are. The mask's class 0 is background; labels are over the other 20.
+    """
+    root = require_folder(path, "VOC", "VOCdevkit/VOC2012/{JPEGImages,ImageSets,...}")
+    for inside in ("VOCdevkit/VOC2012", "VOC2012"):
+        if (root / inside).is_dir():
+            root = root / inside
+            break
+    first_folder(root, ["JPEGImages"], "VOC")
+    choose(masks, ("auto", "aug", "official"), "kind of masks")
+    choose(labels, ("auto", "xml", "masks"), "source of labels")
+    kinds = {"aug": "SegmentationClassAug", "official": "SegmentationClass"}
+    folders = list(kinds.values()) if masks == "auto" else [kinds[masks]]
+    folder = first_folder(root, folders, "VOC").name
+    lists = root / "ImageSets" / "Segmentation"
+    if not (lists / f"{split}.txt").is_file():
+        raise DataError(
+            f"VOC has no list for the split {split!r}: {lists} holds {found(lists)}.",
+            f"Expected {split}.txt there, one image name per line.",
+        )
+    # Some copies of trainaug.txt list pairs of paths; the image's name is in the first.
+    names = [Path(line.split()[0]).stem for line in read_lines(lists / f"{split}.txt")]
+    require_some(names, "VOC", lists, f"image names in {split}.txt")
+    from_xml = labels == "xml" or (labels == "auto" and (root / "Annotations").is_dir())
+    return FileDataset(
+        name=f"voc-{split}",
+        root=root,
+        items=[Files(n, f"JPEGImages/{n}.jpg", semantic=f"{folder}/{n}.png") for n in names],
+        classes=CLASSES,
+        label_names=CLASSES[1:],
+        table=identity_table(len(CLASSES)),
+        label_ids=range(1, len(CLASSES)),
+        find_labels=_XmlLabels(root / "Annotations") if from_xml else None,
+    )
