@@ -21,6 +21,7 @@ from strop.curriculum import (
     oracle_targets,
     phase,
     probe_lengths,
+    probe_stride,
     random_lengths,
     scaled,
     slopes,
@@ -111,6 +112,11 @@ def test_the_shorter_probe_of_a_length_under_the_minimum_is_not_longer():
     assert probes.long_valid.tolist() == [False, True, True, False]
 
 
+def test_a_fraction_of_the_batch_is_probed():
+    fractions = (1.0, 0.5, 0.25, 0.3)
+    assert [probe_stride(CurriculumConfig(probe_fraction=f)) for f in fractions] == [1, 2, 4, 3]
+
+
 def test_slopes_are_relative_and_one_sided():
     short, long = slopes(t(0.5, 0.5, 0.5), t(0.6, 0.4, 0.5), t(0.4, 0.6, 0.45))
     assert short.tolist() == pytest.approx([0.2, 0.0, 0.0], abs=1e-5)
@@ -157,7 +163,7 @@ def test_two_steps_of_the_oracle_by_hand():
     error = t(0.4, 0.8, 0.6)
     probes = probe_lengths(torch.tensor([20, 64]), config, K)  # the longer probe of 64 is clamped
     state, targets, decision = observe(
-        initial_state(), error, probes, t(0.5, 0.8), t(0.3, 0.1), config, K
+        initial_state(), error, error[:2], probes, t(0.5, 0.8), t(0.3, 0.1), config, K
     )
     # error: first value (.4 + .8 + .6) / 3 = .6. short: (.25 + 0) / 2. long: .25 from one probe.
     assert state.error.item() == pytest.approx(0.6)
@@ -170,7 +176,9 @@ def test_two_steps_of_the_oracle_by_hand():
     expected = [m * 32, min(m * 64, 64), m * 48]
     assert targets.tolist() == pytest.approx(expected, rel=1e-4)
 
-    state, _, _ = observe(state, t(1.0, 1.0, 1.0), probes, t(1.5, 1.1), t(1.0, 0.0), config, K)
+    state, _, _ = observe(
+        state, t(1.0, 1.0, 1.0), t(1.0, 1.0), probes, t(1.5, 1.1), t(1.0, 0.0), config, K
+    )
     assert state.error.item() == pytest.approx(0.9 * 0.6 + 0.1 * 1.0)
     assert state.slope_short.item() == pytest.approx(0.5 * 0.125 + 0.5 * 0.3, rel=1e-4)
     assert state.slope_long.item() == pytest.approx(0.5 * 0.25 + 0.5 * 0.0, rel=1e-4)
@@ -180,7 +188,7 @@ def test_no_valid_probe_leaves_the_slopes_alone():
     state = CurriculumState(t(0.5), t(1.0), t(0.1), t(1.0), t(0.2), t(1.0))
     probes = probe_lengths(torch.tensor([5]), PAPER, K)
     error, short, long = (torch.tensor([value]) for value in (0.5, 9.0, 0.0))
-    new, _, _ = observe(state, error, probes, short, long, PAPER, K)
+    new, _, _ = observe(state, error, error, probes, short, long, PAPER, K)
     assert (new.slope_short.item(), new.slope_long.item()) == pytest.approx((0.1, 0.2))
 
 
@@ -188,7 +196,9 @@ def test_the_oracle_leaves_no_gradient():
     error = torch.tensor([0.5, 0.6], requires_grad=True)
     probes = probe_lengths(torch.tensor([20, 30]), PAPER, K)
     short = torch.tensor([0.6, 0.7], requires_grad=True)
-    state, targets, decision = observe(initial_state(), error, probes, short, short, PAPER, K)
+    state, targets, decision = observe(
+        initial_state(), error, error, probes, short, short, PAPER, K
+    )
     assert not any(x.requires_grad for x in (*state, targets, *decision))
 
 
@@ -196,7 +206,7 @@ def test_two_processes_observe_what_one_does():
     error, short, long = t(0.4, 0.8, 0.6, 0.9), t(0.5, 0.9, 0.6, 0.9), t(0.3, 0.7, 0.6, 0.8)
     lengths = torch.tensor([8, 20, 64, 30])
     whole, targets, _ = observe(
-        initial_state(), error, probe_lengths(lengths, PAPER, K), short, long, PAPER, K
+        initial_state(), error, error, probe_lengths(lengths, PAPER, K), short, long, PAPER, K
     )
     shares: list[torch.Tensor] = []
     halves = [slice(0, 2), slice(2, 4)]
@@ -208,7 +218,15 @@ def test_two_processes_observe_what_one_does():
     def run(rows: slice, reduce):
         probes = probe_lengths(lengths[rows], PAPER, K)
         return observe(
-            initial_state(), error[rows], probes, short[rows], long[rows], PAPER, K, reduce=reduce
+            initial_state(),
+            error[rows],
+            error[rows],
+            probes,
+            short[rows],
+            long[rows],
+            PAPER,
+            K,
+            reduce=reduce,
         )
 
     for rows in halves:
@@ -237,6 +255,7 @@ def test_everything_in_steps_scales_with_the_run():
         ({"phase_ends": (1, 2, 3)}, "phase_ends"),
         ({"phase_ends": (4, 3, 2, 1)}, "phase_ends"),
         ({"probe_fraction": 1.5}, "probe_fraction"),
+        ({"probe_fraction": 0.0}, "probe_fraction"),
         ({"handoff_ceiling": -0.1}, "handoff_ceiling"),
         ({"truncation_minimum": 0}, "truncation_minimum"),
         ({"fixed_length": 0}, "fixed_length"),

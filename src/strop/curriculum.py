@@ -82,10 +82,15 @@ class CurriculumConfig:
                 f"curriculum.phase_ends is {list(self.phase_ends)}.",
                 "Give four steps in rising order: the ends of phases 1 to 4.",
             )
-        for name in ("error_decay", "slope_decay", "probe_fraction", "handoff_ceiling"):
+        for name in ("error_decay", "slope_decay", "handoff_ceiling"):
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
                 raise ConfigError(f"curriculum.{name} is {value}.", "Give a number from 0 to 1.")
+        if not 0.0 < self.probe_fraction <= 1.0:
+            raise ConfigError(
+                f"curriculum.probe_fraction is {self.probe_fraction}.",
+                "Give a number above 0, at most 1.",
+            )
         for name in ("truncation_minimum", "oracle_minimum", "probe_radius", "fixed_length"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -201,6 +206,15 @@ class Probes(NamedTuple):
     long_valid: Tensor
 
 
+def probe_stride(config: CurriculumConfig) -> int:
+    """Every how manieth row of a batch is probed.
+
+    A stride rather than the first rows: a batch split over processes is then probed at the same
+    rows as on one process.
+    """
+    return max(1, round(1 / config.probe_fraction))
+
+
 def probe_lengths(lengths: Tensor, config: CurriculumConfig, k: int) -> Probes:
     """The clipped neighbours of (P,) lengths.
 
@@ -269,6 +283,7 @@ def _alone(value: Tensor) -> Tensor:
 def observe(
     state: CurriculumState,
     error: Tensor,
+    probed: Tensor,
     probes: Probes,
     error_short: Tensor,
     error_long: Tensor,
@@ -280,13 +295,14 @@ def observe(
     """One step of the oracle: the new averages, the (B,) targets and the modulator.
 
     error                    (B,) latent alignment at the active length
-    probes                   of the first P rows, P <= B
+    probed, probes           the P of those errors, P <= B, and lengths, that are probed
     error_short, error_long  (P,) latent alignment at the two probes
     reduce                   sums a tensor over the processes of a distributed run
     """
     error = error.detach().float()
-    probed = error[: error_short.shape[0]]
-    slope_short, slope_long = slopes(probed, error_short.float(), error_long.float())
+    slope_short, slope_long = slopes(
+        probed.detach().float(), error_short.float(), error_long.float()
+    )
     valid_short, valid_long = probes.short_valid.float(), probes.long_valid.float()
     totals = reduce(
         torch.stack(

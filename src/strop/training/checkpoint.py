@@ -1,0 +1,149 @@
+"""Checkpoints: everything a run needs to go on, in one safetensors file, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from strop.curriculum import CurriculumState
+from strop.errors import FormatError, TrainingError
+from strop.files import atomic_path, check_format, format_tag
+from strop.training.step import Stepper
+
+_KIND, _VERSION = "checkpoint", 1
+_NAME = re.compile(r"step-(\d{8,})\.safetensors")
+_OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint read back: the step to go on with, what else was noted, and all tensors."""
+
+    path: Path
+    step: int
+    about: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def save_checkpoint(
+    folder: Path, stepper: Stepper, step: int, about: dict[str, Any], *, keep: int
+) -> Path:
+    """Write the state after `step` steps and delete all but the `keep` latest checkpoints.
+
+    If it cannot be written, the ones before are still there.
+    """
+    path = folder / f"step-{step:08d}.safetensors"
+    tensors = {name: value.detach().cpu().contiguous() for name, value in _state(stepper).items()}
+    metadata = {
+        "format": format_tag(_KIND, _VERSION),
+        "step": str(step),
+        "about": json.dumps(about),
+        "crc32": str(_checksum(tensors)),
+    }
+    try:
+        with atomic_path(path) as temporary:
+            save_file(tensors, temporary, metadata)
+    except (OSError, SafetensorError) as error:
+        last = next(iter(checkpoint_paths(folder)), None)
+        kept = f"The last good checkpoint is {last}." if last else "There is none before it."
+        raise TrainingError(
+            f"The checkpoint of step {step} cannot be written ({error}). {kept}",
+            "Free some space or mend the permissions, then go on with --resume.",
+        ) from error
+    for old in checkpoint_paths(folder)[keep:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, latest first."""
+    found = {
+        int(match[1]): path
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := _NAME.fullmatch(path.name))
+    }
+    return [found[step] for step in sorted(found, reverse=True)]
+
+
+def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The latest whole checkpoint, or None, and what was wrong with those passed over."""
+    passed_over: list[str] = []
+    for path in checkpoint_paths(folder):
+        try:
+            return read_checkpoint(path), passed_over
+        except FormatError as error:
+            passed_over.append(error.problem)
+    return None, passed_over
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint; `FormatError` if it is cut short or damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FormatError(
+            f"The checkpoint {path} is cut short or damaged ({error}).", "Use the one before it."
+        ) from error
+    check_format(metadata.get("format"), _KIND, _VERSION, path)
+    if metadata.get("crc32") != str(_checksum(tensors)):
+        raise FormatError(
+            f"The checkpoint {path} is damaged: its checksum is wrong.", "Use the one before it."
+        )
+    return Checkpoint(path, int(metadata["step"]), json.loads(metadata["about"]), tensors)
+
+
+@torch.no_grad()
+def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
+    """Put everything back where `save_checkpoint` found it."""
+    tensors = checkpoint.tensors
+    # The optimizer's tensors are written into, not replaced: a CUDA graph may know them.
+    for name, kept in _state(stepper).items():
+        if name.startswith("rng."):
+            continue
+        if name not in tensors or tensors[name].shape != kept.shape:
+            raise TrainingError(
+                f"The checkpoint {checkpoint.path} has no {name} of shape {tuple(kept.shape)}.",
+                "It is of another model; give the run's own --out, or start a new one.",
+            )
+        kept.copy_(tensors[name])
+    torch.set_rng_state(tensors["rng.cpu"])
+    if stepper.device.type == "cuda" and "rng.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["rng.cuda"], stepper.device)
+    stepper.counted = int(checkpoint.about["counted"])
+
+
+def _state(stepper: Stepper) -> dict[str, Tensor]:
+    """Every tensor of a run by name, not copied."""
+    state = {f"model.{name}": value for name, value in stepper.tokenizer.state_dict().items()}
+    for name, parameter in stepper.parameters.items():
+        kept = stepper.optimizer.state[parameter]
+        state |= {f"optimizer.{name}.{part}": kept[part] for part in _OPTIMIZER}
+    for name, value in zip(CurriculumState._fields, stepper.state, strict=True):
+        state[f"curriculum.{name}"] = value
+    for name, value in (stepper.averaged or {}).items():
+        state[f"averaged.{name}"] = value
+    state["totals"] = stepper.totals
+    state["rng.cpu"] = torch.get_rng_state()
+    if stepper.device.type == "cuda":
+        state["rng.cuda"] = torch.cuda.get_rng_state(stepper.device)
+    return state
+
+
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    total = 0
+    for name in sorted(tensors):
+        total = zlib.crc32(name.encode(), total)
+        content = tensors[name].contiguous().flatten().view(torch.uint8).numpy()
+        total = zlib.crc32(memoryview(content), total)
+    return total

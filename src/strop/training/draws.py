@@ -1,0 +1,54 @@
+"""Everything random in a run, as pure functions of the seed and the step.
+
+Nothing has a position to lose: a run resumed at step 700 draws what it would have drawn, and
+every process draws the numbers of the whole batch and keeps its own rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from strop.data.loader import epoch_order
+
+
+def generator(seed: int, purpose: str, number: int) -> torch.Generator:
+    """A generator of its own for each purpose and each step."""
+    digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def uniform(seed: int, purpose: str, number: int, *shape: int) -> Tensor:
+    """Random numbers in [0, 1), float32, on the CPU."""
+    return torch.rand(shape, generator=generator(seed, purpose, number))
+
+
+def mirrored(seed: int, step: int, batch: int) -> Tensor:
+    """(B,) bool: which images of a batch are mirrored."""
+    return uniform(seed, "flip", step, batch) < 0.5
+
+
+class Order:
+    """Which images make up the batch of a step: the order of `strop.data.loader.Loader`.
+
+    A new permutation each epoch; what is left over at its end, less than a batch, is dropped.
+    """
+
+    def __init__(self, images: int, batch: int, *, seed: int) -> None:
+        self.images, self.batch, self.seed = images, batch, seed
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
+
+    def place(self, step: int) -> tuple[int, int]:
+        """Epoch and position, in images, at which `step` begins."""
+        epoch, number = divmod(step, self.images // self.batch)
+        return epoch, number * self.batch
+
+    def rows(self, step: int) -> Tensor:
+        """(B,) int64: the whole batch of `step`."""
+        epoch, position = self.place(step)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = torch.from_numpy(epoch_order(self.images, self.seed, epoch))
+        return self._order[position : position + self.batch]

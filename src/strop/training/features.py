@@ -1,0 +1,196 @@
+"""The field cache: the teacher's fields of a dataset, computed once, in one mapped file.
+
+The file is a safetensors file with one bf16 tensor `fields` (n, m, S, d_enc): n images, each as
+it is and, if m is 2, mirrored. Its metadata says which teacher, data, size and fit it is of.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.data.loader import Loader
+from strop.data.record import Dataset
+from strop.errors import FormatError, TrainingError
+from strop.files import PathLike, atomic_path, check_format, format_tag
+from strop.images import Fit
+from strop.model.teacher import Teacher
+from strop.model.tokenizer import TokenizerConfig
+
+_KIND, _VERSION = "fields", 1
+_HEADER = 4096  # fixed, so that it can be written once the number of images is known
+
+Progress = Callable[[int, int], None]
+"""Called with how many images are done and how many there are."""
+
+
+@dataclass(frozen=True)
+class FieldCache:
+    """An open cache. `fields` (n, m, S, d_enc) bf16 is mapped: rows are read when touched."""
+
+    path: Path
+    fields: Tensor
+    teacher: str
+    data: str
+    image_size: int
+    fit: str
+
+    @property
+    def flips(self) -> bool:
+        """Whether mirrored fields are in it."""
+        return self.fields.shape[1] == 2
+
+    def check(self, config: TokenizerConfig, *, flip: bool) -> None:
+        """Refuse a cache that is not of this model's teacher, size and fit."""
+        expected = {
+            "teacher": config.teacher.name,
+            "image_size": config.image_size,
+            "fit": config.fit,
+            "locations and width of fields": [config.grid**2, config.teacher.width],
+        }
+        found = {
+            "teacher": self.teacher,
+            "image_size": self.image_size,
+            "fit": self.fit,
+            "locations and width of fields": list(self.fields.shape[2:]),
+        }
+        for what, value in expected.items():
+            if found[what] != value:
+                raise TrainingError(
+                    f"The cache {self.path} does not fit the model: its {what} is {found[what]}, "
+                    f"the model's {value}.",
+                    "Write one for this model with `strop data features`, or name another.",
+                )
+        if flip and not self.flips:
+            raise TrainingError(
+                f"The cache {self.path} holds no mirrored fields, but training.flip is on.",
+                "Write it again with flips, or train with --set training.flip=false.",
+            )
+
+
+@torch.no_grad()
+def compute_fields(
+    dataset: Dataset,
+    teacher: Teacher,
+    *,
+    size: int,
+    fit: Fit,
+    flip: bool,
+    batch: int = 64,
+    workers: int = 0,
+    report: Callable[[str], None] | None = None,
+) -> Iterator[Tensor]:
+    """The fields of all images of a dataset, (b, m, S, d_enc) bf16 at a time, in order.
+
+    Broken images are left out; `report` is told of them at the end. On a GPU the teacher runs in
+    bf16, and on the device its weights are on.
+    """
+    device = teacher.mean.device
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+    with Loader(
+        dataset, batch_size=batch, size=size, fit=fit, resize="exact", workers=workers
+    ) as loader:
+        for records in loader:
+            images = records.images.to(device, non_blocking=True)
+            with autocast:
+                fields = [teacher(images)]
+                if flip:
+                    fields.append(teacher(images.flip(-1)))
+            yield torch.stack(fields, dim=1).bfloat16()
+        problems = loader.report()
+    if problems and report is not None:
+        report(problems)
+
+
+def write_fields(
+    path: PathLike,
+    chunks: Iterator[Tensor],
+    *,
+    images: int,
+    teacher: str,
+    data: str,
+    size: int,
+    fit: str,
+    progress: Progress | None = None,
+) -> FieldCache:
+    """Write what `compute_fields` yields to `path`, whole or not at all, and open it."""
+    target, done = Path(path), 0
+    shape: tuple[int, ...] = (0, 0, 0)
+    try:
+        with atomic_path(target) as temporary, temporary.open("wb") as file:
+            file.write(b" " * _HEADER)
+            for chunk in chunks:
+                file.write(chunk.contiguous().cpu().view(torch.uint16).numpy().tobytes())
+                done, shape = done + len(chunk), tuple(chunk.shape[1:])
+                if progress is not None:
+                    progress(done, images)
+            file.seek(0)
+            about = {"teacher": teacher, "data": data, "image_size": str(size), "fit": fit}
+            file.write(_header((done, *shape), about))
+    except OSError as error:
+        raise TrainingError(
+            f"The cache {target} cannot be written ({error.strerror or error}).",
+            "Free some space or choose another place; nothing was left behind.",
+        ) from error
+    if not done:
+        target.unlink()
+        raise TrainingError(f"No field could be computed from {data}.", "Check the dataset.")
+    return open_fields(target)
+
+
+def open_fields(path: PathLike) -> FieldCache:
+    """Map a cache that `write_fields` wrote."""
+    target = Path(path)
+    try:
+        with target.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, 1 << 20)))
+        about: Mapping[str, Any] = header["__metadata__"]
+        described = header["fields"]
+        check_format(about.get("format"), _KIND, _VERSION, target)
+        shape = tuple(int(n) for n in described["shape"])
+        size, teacher, data = int(about["image_size"]), about["teacher"], about["data"]
+        fit = about["fit"]
+    except OSError as error:
+        raise TrainingError(
+            f"The cache {target} cannot be read ({error.strerror or error}).",
+            "Write it with `strop data features`.",
+        ) from error
+    except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+        raise FormatError(
+            f"{target} is not a field cache ({error!r}).", "Write one with `strop data features`."
+        ) from error
+    expected = 8 + length + 2 * int(np.prod(shape))
+    if len(shape) != 4 or described["dtype"] != "BF16" or target.stat().st_size != expected:
+        raise FormatError(
+            f"{target} is cut short or damaged: {target.stat().st_size} bytes, not {expected}.",
+            "Write it again with `strop data features`.",
+        )
+    # Copy-on-write rather than read-only, which torch warns of; nothing is ever written back.
+    mapped = np.memmap(target, dtype=np.uint16, mode="c", offset=8 + length, shape=shape)
+    fields = torch.from_numpy(mapped).view(torch.bfloat16)
+    return FieldCache(target, fields, teacher, data, size, fit)
+
+
+def _header(shape: tuple[int, ...], about: dict[str, str]) -> bytes:
+    """A safetensors header of exactly `_HEADER` bytes, its length included."""
+    bytes_in_all = 2 * int(np.prod(shape))
+    content = {
+        "__metadata__": {"format": format_tag(_KIND, _VERSION), **about},
+        "fields": {"dtype": "BF16", "shape": list(shape), "data_offsets": [0, bytes_in_all]},
+    }
+    text = json.dumps(content).encode()
+    room = _HEADER - 8
+    if len(text) > room:
+        raise TrainingError(
+            "The name of the teacher or of the data is too long for the cache.", "Shorten it."
+        )
+    return struct.pack("<Q", room) + text.ljust(room)

@@ -1,0 +1,248 @@
+"""Where a run's fields come from: a cache on disk, the GPU's own memory, or the teacher online.
+
+A source yields the batches of this process from a given step on, already on the device, and
+turns one into its field inside the step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from strop.data.loader import Loader
+from strop.data.record import Dataset
+from strop.errors import TrainingError
+from strop.images import Fit
+from strop.model.teacher import Teacher
+from strop.training.config import TrainingConfig
+from strop.training.distributed import Workers
+from strop.training.draws import Order, generator, mirrored
+
+Loaded = tuple[Tensor, ...]
+
+AHEAD = 3
+"""Batches read from disk before they are needed."""
+
+
+class Source(Protocol):
+    """Batches of fields, without end, a pure function of the step."""
+
+    images: int
+
+    def batches(self, step: int) -> Iterator[Loaded]:
+        """This process's part of the batches of `step`, `step + 1`, ..., on the device."""
+        ...
+
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """The field (B, S, d_enc), in the teacher's scale, of one of those batches."""
+        ...
+
+
+class FieldSource:
+    """Fields (n, m, S, d_enc), in memory or mapped from a cache.
+
+    On the training device they stay where they are and the step picks rows; otherwise a thread
+    copies batches over ahead of time. `kept` are the images to train on, all by default.
+    """
+
+    def __init__(
+        self,
+        fields: Tensor,
+        training: TrainingConfig,
+        workers: Workers,
+        *,
+        device: torch.device,
+        kept: Tensor | None = None,
+    ) -> None:
+        self.kept = torch.arange(len(fields)) if kept is None else kept
+        self.images = len(self.kept)
+        self.versions = fields.shape[1]
+        self.fields = fields.flatten(0, 1)
+        self.device = device
+        self.training, self.workers = training, workers
+        self.flip = training.flip and self.versions == 2
+        self.order = Order(self.images, training.batch, seed=training.seed)
+        self.resident = fields.device.type == device.type and device.type != "cpu"
+        check_images(self.images, training)
+
+    def rows(self, step: int) -> Tensor:
+        """(B,) int64: the rows of the flattened fields that make up this process's batch."""
+        training = self.training
+        rows = self.kept[self.order.rows(step)] * self.versions
+        if self.flip:
+            rows = rows + mirrored(training.seed, step, training.batch)
+        return rows[self.workers.share(training.batch)]
+
+    def batches(self, step: int) -> Iterator[Loaded]:
+        """See `Source`."""
+
+        if self.resident:
+            while True:
+                yield (to_device(self.rows(step), self.device),)
+                step += 1
+        elif self.device.type == "cpu":
+            while True:
+                yield (self.fields[self.rows(step)],)
+                step += 1
+        # The thread only gathers and pins: device work from two threads would meet in a capture.
+        for fields in ahead(lambda step: self.fields[self.rows(step)].pin_memory(), step):
+            yield (fields.to(self.device, non_blocking=True),)
+
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """See `Source`."""
+        return self.fields[loaded[0]] if self.resident else loaded[0]
+
+
+class ImageSource:
+    """Images of a dataset; the teacher runs in the step."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        teacher: Callable[[Tensor], Tensor],
+        training: TrainingConfig,
+        workers: Workers,
+        *,
+        size: int,
+        fit: Fit,
+        device: torch.device,
+        loading_workers: int = 0,
+    ) -> None:
+        self.images = len(dataset)
+        check_images(self.images, training)
+        self.teacher, self.device = teacher, device
+        self.training, self.workers = training, workers
+        self.order = Order(self.images, training.batch, seed=training.seed)
+        self.loader = Loader(
+            dataset,
+            batch_size=training.batch // workers.world,
+            size=size,
+            fit=fit,
+            seed=training.seed,
+            shuffle=True,
+            drop_last=True,
+            workers=loading_workers,
+            rank=workers.rank,
+            world=workers.world,
+            pin_memory=device.type == "cuda",
+        )
+
+    def batches(self, step: int) -> Iterator[Loaded]:
+        """See `Source`."""
+        epoch, position = self.order.place(step)
+        self.loader.restore({"epoch": epoch, "position": position, "records": self.images})
+        share = self.workers.share(self.training.batch)
+        for batch in self.loader.forever():
+            yield (
+                to_device(batch.images, self.device),
+                to_device(flips(self.training, step)[share], self.device),
+            )
+            step += 1
+
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """See `Source`."""
+        images, flip = loaded
+        return online_field(self.teacher, images, flip)
+
+
+class ResidentImageSource:
+    """Images (n, 3, H, H) uint8 that lie on the device; the teacher runs in the step."""
+
+    def __init__(
+        self,
+        images: Tensor,
+        teacher: Callable[[Tensor], Tensor],
+        training: TrainingConfig,
+        workers: Workers,
+        *,
+        device: torch.device,
+    ) -> None:
+        self.images = len(images)
+        check_images(self.images, training)
+        self.pixels = images.to(device)
+        self.teacher, self.device = teacher, device
+        self.training, self.workers = training, workers
+        self.order = Order(self.images, training.batch, seed=training.seed)
+
+    def batches(self, step: int) -> Iterator[Loaded]:
+        """See `Source`."""
+        share = self.workers.share(self.training.batch)
+        while True:
+            yield (
+                to_device(self.order.rows(step)[share], self.device),
+                to_device(flips(self.training, step)[share], self.device),
+            )
+            step += 1
+
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """See `Source`."""
+        rows, flip = loaded
+        return online_field(self.teacher, self.pixels[rows], flip)
+
+
+def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:
+    """Indices to train on, and `held_out` to keep from training (at most a tenth).
+
+    The same for every seed of a run, so that runs of a sweep are measured on the same images.
+    """
+    held_out = min(held_out, images // 10)
+    order = torch.randperm(images, generator=generator(0, "held out", images))
+    return order[held_out:].sort().values, order[:held_out].sort().values
+
+
+def flips(training: TrainingConfig, step: int) -> Tensor:
+    """(B,) bool: which images of the batch of `step` are mirrored; none without `flip`."""
+    if not training.flip:
+        return torch.zeros(training.batch, dtype=torch.bool)
+    return mirrored(training.seed, step, training.batch)
+
+
+def online_field(teacher: Callable[[Tensor], Tensor], images: Tensor, flip: Tensor) -> Tensor:
+    """The field of uint8 images (B, 3, H, H), those of `flip` (B,) mirrored first."""
+    images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+    with (
+        torch.no_grad(),
+        torch.autocast(images.device.type, torch.bfloat16, enabled=images.device.type == "cuda"),
+    ):
+        return teacher(images)
+
+
+def compiled_teacher(teacher: Teacher, compiled: bool) -> Callable[[Tensor], Tensor]:
+    """The teacher as a function, compiled if asked."""
+    return torch.compile(teacher, dynamic=False) if compiled else teacher
+
+
+def check_images(images: int, training: TrainingConfig) -> None:
+    """Refuse a dataset that does not fill one batch."""
+    if images < training.batch:
+        raise TrainingError(
+            f"There are {images} images to train on, fewer than one batch of {training.batch}.",
+            "Use more data or a smaller training.batch.",
+        )
+
+
+def to_device(value: Tensor, device: torch.device) -> Tensor:
+    """`value` on `device`, through pinned memory so that nothing waits for the copy."""
+    if device.type != "cuda":
+        return value.to(device)
+    return value.pin_memory().to(device, non_blocking=True)
+
+
+def ahead(load: Callable[[int], Tensor], step: int) -> Iterator[Tensor]:
+    """`load(step)`, `load(step + 1)`, ... with `AHEAD` of them under way in a thread."""
+    with ThreadPoolExecutor(1, thread_name_prefix="strop-fields") as thread:
+        waiting = deque(thread.submit(load, step + n) for n in range(AHEAD))
+        step += AHEAD
+        try:
+            while True:
+                yield waiting.popleft().result()
+                waiting.append(thread.submit(load, step))
+                step += 1
+        finally:
+            for future in waiting:
+                future.cancel()

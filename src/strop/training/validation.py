@@ -1,0 +1,98 @@
+"""How well a model reproduces held-out fields: R² in both definitions, cosine, lengths, codes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strop.model.interpreter import prefix_mask
+from strop.model.length_head import whole_lengths
+from strop.model.tokenizer import Tokenizer
+
+FORCED = (8, 16, 32, 64)
+"""The lengths at which every model is measured, as far as it has that many tokens."""
+
+
+@torch.no_grad()
+def validate(
+    tokenizer: Tokenizer, fields: Tensor, *, precision: torch.dtype, batch: int = 64
+) -> dict[str, float]:
+    """Metrics of a model on fields (V, S, d_enc) in the teacher's scale.
+
+    `r2` takes the total about one scalar mean of all fields, `r2_centred` about the mean of each
+    channel. Both, and `cosine`, at the predicted length and, with `@L`, at forced ones. Beside
+    them what a constant mean field scores, with no tokens at all.
+    """
+    k, scale, device = tokenizer.config.max_length, tokenizer.config.teacher.scale, tokenizer.device
+    forced = sorted({length for length in FORCED if length < k} | {k})
+    names = ["", *(f"@{length}" for length in forced)]
+    squares = dict.fromkeys(names, 0.0)
+    cosines = dict.fromkeys(names, 0.0)
+    lengths: list[Tensor] = []
+    detail: list[Tensor] = []
+    used = torch.zeros(tokenizer.config.quantizer.codes, dtype=torch.double)
+    for chunk in fields.split(batch):
+        field = chunk.to(device).float()
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision != torch.float32):
+            scaled = field * scale
+            quantized = tokenizer.quantizer(tokenizer.generator(scaled))
+            chosen = whole_lengths(tokenizer.length_head(scaled), k)
+            for name, length in zip(names, [None, *forced], strict=True):
+                at = chosen if length is None else torch.full_like(chosen, length)
+                seen = tokenizer.interpreter(quantized.z_q, prefix_mask(at, k)).float() / scale
+                squares[name] += (seen - field).square().sum(dtype=torch.double).item()
+                cosines[name] += F.cosine_similarity(seen, field, dim=-1).sum().item()
+        lengths.append(chosen.cpu())
+        detail.append(field.var(dim=1).sum(-1).cpu())
+        codes = quantized.codes[prefix_mask(chosen, k)].cpu()
+        used += torch.bincount(codes, minlength=len(used))
+    total, centred, constant_cosine = _floor(fields)
+    locations = fields.shape[0] * fields.shape[1]
+    metrics: dict[str, float] = {}
+    for name in names:
+        metrics[f"r2{name}"] = 1 - squares[name] / total
+        metrics[f"r2_centred{name}"] = 1 - squares[name] / centred
+        metrics[f"cosine{name}"] = cosines[name] / locations
+    chosen = torch.cat(lengths).double()
+    share = used / used.sum()
+    metrics |= {
+        "rmse": math.sqrt(squares[""] / fields.numel()),
+        "r2_constant": 1 - centred / total,
+        "cosine_constant": constant_cosine,
+        "length_mean": chosen.mean().item(),
+        "length_spread": chosen.std(correction=0).item(),
+        "length_least": chosen.min().item(),
+        "length_most": chosen.max().item(),
+        "length_detail_correlation": correlation(chosen, torch.cat(detail).double()),
+        "codes_used": (used > 0).double().mean().item(),
+        "perplexity": torch.special.entr(share).sum().exp().item(),
+    }
+    return metrics
+
+
+def correlation(x: Tensor, y: Tensor) -> float:
+    """Pearson's; 0 where one of the two does not vary."""
+    x, y = x - x.mean(), y - y.mean()
+    scale = x.norm() * y.norm()
+    return (x @ y / scale).item() if scale > 0 else 0.0
+
+
+def _floor(fields: Tensor) -> tuple[float, float, float]:
+    """Totals about the scalar mean and about the channels' means, and the mean field's cosine."""
+    channels = torch.zeros(fields.shape[-1], dtype=torch.double)
+    square = 0.0
+    for chunk in fields.split(64):
+        channels += chunk.float().sum((0, 1), dtype=torch.double).cpu()
+        square += chunk.float().square().sum(dtype=torch.double).item()
+    count = fields.shape[0] * fields.shape[1]
+    mean = channels / count
+    total = square - fields.numel() * mean.mean().item() ** 2
+    centred = square - count * mean.square().sum().item()
+    cosine = 0.0
+    direction = mean.float().to(fields.device)
+    for chunk in fields.split(64):
+        cosine += F.cosine_similarity(chunk.float(), direction, dim=-1).sum().item()
+    return total, centred, cosine / count
