@@ -15,6 +15,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from strop.errors import ImageError
+from strop.files import PathLike, atomic_path
 
 Fit = Literal["squash", "crop"]
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Tensor
@@ -159,6 +160,13 @@ def fit_square(images: Tensor, size: int, fit: Fit = "squash") -> Tensor:
     # In floats, because the byte kernels of CPU and GPU round differently.
     resized = F.interpolate(flat, (size, size), mode="bicubic", antialias=True)
     return resized.round().clamp(0, 255).to(torch.uint8).reshape(*images.shape[:-2], size, size)
+
+
+def save_image(path: PathLike, image: Tensor) -> None:
+    """Write `(3, H, W)`, uint8 or float in [0, 1], in the format of the suffix, atomically."""
+    pixels = tensor_to_bytes(image.detach().cpu()).permute(1, 2, 0).contiguous().numpy()
+    with atomic_path(path) as temporary:
+        Image.fromarray(pixels).save(temporary)
 
 
 _SHRINK = "Resize it first; nothing is gained from pixels beyond the model's size."

@@ -123,6 +123,10 @@ class Program:
             check=False,
         )
 
+    def named(self, names: Sequence[str]) -> Program:
+        """The same programs, with the names of the images they came from."""
+        return replace(self, names=tuple(names))
+
     @staticmethod
     def cat(programs: Sequence[Program]) -> Program:
         """Join batches of the same model and K, in order."""

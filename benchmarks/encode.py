@@ -1,0 +1,77 @@
+"""Images per second from uint8 on the device: the teacher alone, and the whole `encode`.
+
+DINOv3-S's shape with random weights and STROP-S, 256 px. On a GPU both run in bf16 and compiled,
+on a CPU both in fp32 and eager; there only the ratio is worth quoting.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import torch
+from common import device, machine, save, seconds
+from rich.console import Console
+from rich.table import Table
+
+from strop import Tokenizer
+from strop.model.teacher import TeacherConfig
+from strop.training.preset import load_preset
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 256])
+    parser.add_argument("--repeat", type=int, default=5)
+    arguments = parser.parse_args()
+
+    where = device()
+    torch.manual_seed(0)
+    config = replace(
+        load_preset("strop-s-dinov3-s").model,
+        teacher=TeacherConfig(name="random:dinov3-s", width=384),
+    )
+    tokenizer = Tokenizer(config).to(where).eval()
+    teacher = tokenizer._scaled_field
+    if where.type == "cuda":
+        tokenizer.compile(fullgraph=True)
+        teacher = torch.compile(teacher, fullgraph=True)
+
+    rows = []
+    for batch in arguments.batches:
+        images = torch.randint(0, 256, (batch, 3, 256, 256), dtype=torch.uint8, device=where)
+        with torch.no_grad():
+            alone = seconds(lambda images=images: teacher(images), repeat=arguments.repeat)
+        whole = seconds(
+            lambda images=images, batch=batch: tokenizer.encode(images, batch=batch),
+            repeat=arguments.repeat,
+        )
+        rows.append(
+            {
+                "batch": batch,
+                "teacher_images_per_s": batch / alone,
+                "encode_images_per_s": batch / whole,
+                "encode_over_teacher_time": whole / alone,
+            }
+        )
+
+    table = Table(
+        "batch",
+        "teacher img/s",
+        "encode img/s",
+        "time ratio",
+        title=f"encode on {machine()['device']}, {machine()['cores']} cores",
+    )
+    for row in rows:
+        table.add_row(
+            str(row["batch"]),
+            f"{row['teacher_images_per_s']:,.1f}",
+            f"{row['encode_images_per_s']:,.1f}",
+            f"{row['encode_over_teacher_time']:.2f}",
+        )
+    Console().print(table)
+    save(f"encode_{where.type}", {"setting": "STROP-S on DINOv3-S's shape, 256 px", "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

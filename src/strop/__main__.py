@@ -1,0 +1,5 @@
+"""`python -m strop`: the command line where nothing is installed."""
+
+from strop.cli import main
+
+main()

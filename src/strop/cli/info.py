@@ -1,0 +1,106 @@
+"""`strop info`: what a preset or a model is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.table import Table
+
+from strop.cli.console import Json, out, print_json
+from strop.config import to_dict
+from strop.errors import ModelError
+from strop.model.checkpoint import find_folder, load_folder
+from strop.model.teacher import teacher_parameters
+from strop.model.tokenizer import Tokenizer
+from strop.training.preset import load_preset, preset_names
+
+
+def info(
+    name: Annotated[
+        str | None, typer.Argument(help="A preset, or the name, folder or hub id of a model.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show parameters, shapes and bits of a preset or a model; without a name, list the presets."""
+    if name is None:
+        _list_presets(as_json)
+        return
+    facts = describe(name)
+    if as_json:
+        print_json(facts)
+        return
+    table = Table(title=name, show_header=False, box=None)
+    million = 1e6
+    table.add_row("trainable parameters", f"{facts['trainable_parameters'] / million:.2f} M")
+    table.add_row("with the teacher", f"{facts['total_parameters'] / million:.2f} M")
+    for what, shape in facts["shapes"].items():
+        table.add_row(what, " x ".join(map(str, shape)))
+    table.add_row("bits at full length", f"{facts['bits']:.0f}")
+    table.add_row("compression of the field", f"{facts['compression']:,.0f} times")
+    table.add_row("teacher", facts["config"]["teacher"]["name"])
+    for key, value in facts["about"].items():
+        table.add_row(key, str(value))
+    out.print(table)
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Facts about a preset or a model, as `strop info --json` prints them."""
+    if name in preset_names() or name.endswith(".toml"):
+        with torch.device("meta"):  # shapes are enough
+            tokenizer = Tokenizer(load_preset(name).model)
+    else:
+        tokenizer = load_folder(_model_folder(name))
+    config = tokenizer.config
+    locations, width = config.grid**2, config.teacher.width
+    trainable = tokenizer.trainable_parameters
+    return {
+        "name": name,
+        "trainable_parameters": trainable,
+        "total_parameters": trainable + teacher_parameters(config.teacher.name),
+        "shapes": {
+            "image": [3, config.image_size, config.image_size],
+            "field": [locations, width],
+            "program": [config.max_length],
+            "codebook": [config.quantizer.codes, config.quantizer.code_width],
+        },
+        "bits": config.bits,
+        "compression": locations * width * 32 / config.bits,
+        "config": to_dict(config),
+        "about": tokenizer.about,
+    }
+
+
+def _model_folder(name: str) -> Path:
+    try:
+        return find_folder(name)
+    except ModelError as error:
+        raise ModelError(
+            error.problem, f"{error.remedy} Presets: {', '.join(preset_names())}."
+        ) from error
+
+
+def _list_presets(as_json: bool) -> None:
+    facts = {}
+    for name in preset_names():
+        preset = load_preset(name)
+        with torch.device("meta"):
+            facts[name] = (Tokenizer(preset.model).trainable_parameters, preset)
+    if as_json:
+        print_json({name: to_dict(preset) for name, (_, preset) in facts.items()})
+        return
+    table = Table("preset", "parameters", "teacher", "image", "K", "codes", "batch", box=None)
+    for name, (parameters, preset) in facts.items():
+        model = preset.model
+        table.add_row(
+            name,
+            f"{parameters / 1e6:.1f} M",
+            model.teacher.name,
+            f"{model.image_size} px",
+            str(model.max_length),
+            str(model.quantizer.codes),
+            str(preset.training.batch),
+        )
+    out.print(table)
