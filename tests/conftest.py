@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+from strop.model.decoder import DecoderConfig
+from strop.model.generator import GeneratorConfig
+from strop.model.interpreter import InterpreterConfig
+from strop.model.length_head import LengthHeadConfig
+from strop.model.quantizer import QuantizerConfig
+from strop.model.teacher import Teacher, TeacherConfig, load_teacher
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
+
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+torch.set_num_threads(max(1, (os.cpu_count() or 2) // WORKERS))
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +30,75 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip(f"no real samples at {folder}; set STROP_SHARED to use some")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_teacher() -> Teacher:
+    """`random:tiny`, built once: a DINOv3 of width 192 with random weights."""
+    return load_teacher("random:tiny")
+
+
+@pytest.fixture(scope="session")
+def make_tokenizer(tiny_teacher: Teacher) -> Callable[..., Tokenizer]:
+    """Builds tiny tokenizers at 64 px with K = 12, as different from each other as their seeds.
+
+    Weights are large and the codebook lies on real tokens, so that, as in a trained model, codes
+    and lengths differ from image to image.
+    """
+
+    def make(seed: int = 0, **changes: object) -> Tokenizer:
+        sizes = {"width": 32, "depth": 2, "heads": 4, "feedforward": 64}
+        values = {
+            "teacher": TeacherConfig(name="random:tiny", width=192, scale=0.4),
+            "image_size": 64,
+            "max_length": 12,
+            "generator": GeneratorConfig(**sizes),
+            "quantizer": QuantizerConfig(codes=64, code_width=8),
+            "length_head": LengthHeadConfig(hidden=(32, 16)),
+            "interpreter": InterpreterConfig(**sizes),
+            "decoder": DecoderConfig(widths=(16, 8, 8, 8)),
+        }
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            tokenizer = Tokenizer(TokenizerConfig(**{**values, **changes}), teacher=tiny_teacher)
+            enliven(tokenizer)
+        return tokenizer.eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tokenizer(make_tokenizer: Callable[..., Tokenizer]) -> Tokenizer:
+    """A tiny tokenizer for tests that only look."""
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def images() -> Tensor:
+    """uint8 `(6, 3, 64, 64)`: blocky colours, no two alike."""
+    return draw_images()
+
+
+def draw_images(seed: int = 0, count: int = 6, size: int = 64) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    blocks = torch.randint(0, 256, (count, 3, 4, 4), dtype=torch.uint8, generator=random)
+    return blocks.repeat_interleave(size // 4, dim=-1).repeat_interleave(size // 4, dim=-2)
+
+
+def enliven(tokenizer: Tokenizer) -> None:
+    """Give random weights the reach of trained ones; the caller seeds the global generator."""
+    for name, parameter in tokenizer.named_parameters():
+        if parameter.ndim == 2 and "decoder" not in name:
+            nn.init.normal_(parameter, std=1.5 / parameter.shape[1] ** 0.5)
+    codes = tokenizer.config.quantizer.codes
+    with torch.no_grad():
+        field = tokenizer._scaled_field(
+            draw_images(seed=99, count=8, size=tokenizer.config.image_size)
+        )
+        # Centred and stretched: a random teacher's pooled fields are all nearly the same.
+        first = tokenizer.length_head.mlp[0]
+        first.weight.mul_(20)
+        first.bias.copy_(-first.weight @ field.mean(dim=(0, 1)))
+        z = tokenizer.quantizer(tokenizer.generator(field)).z
+        everywhere = torch.ones(z.shape[:2], dtype=torch.bool)
+        tokenizer.quantizer.initialise(z, everywhere, torch.rand(codes))

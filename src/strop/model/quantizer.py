@@ -93,7 +93,7 @@ class Quantizer(nn.Module):
             dist.all_reduce(batch)
         self.counts.lerp_(batch[:, 0].float(), 1 - self.decay)
         self.sums.lerp_(batch[:, 1:].float(), 1 - self.decay)
-        self._refresh()
+        self._refresh(batch[:, 0] > 0)
 
     @torch.no_grad()
     def initialise(self, z: Tensor, active: Tensor, uniform: Tensor) -> None:
@@ -114,14 +114,16 @@ class Quantizer(nn.Module):
             tokens, weight = _gather(tokens), _gather(weight)
         share = weight.cumsum(0) / weight.sum()
         drawn = torch.searchsorted(share, uniform, right=True).clamp(max=len(share) - 1)
-        dead = (self.counts < below)[:, None]
-        self.sums.copy_(torch.where(dead, tokens[drawn], self.sums))
-        self.counts.copy_(torch.where(dead[:, 0], torch.ones_like(self.counts), self.counts))
-        self._refresh()
+        dead = self.counts < below
+        self.sums.copy_(torch.where(dead[:, None], tokens[drawn], self.sums))
+        self.counts.copy_(torch.where(dead, torch.ones_like(self.counts), self.counts))
+        self._refresh(dead)
 
-    def _refresh(self) -> None:
-        # Dividing sums by counts would change nothing: only the direction survives.
-        self.codebook.copy_(F.normalize(self.sums, dim=-1))
+    def _refresh(self, moved: Tensor) -> None:
+        # Dividing sums by counts would change nothing: only the direction survives. The other
+        # codes stay as they are, or the direction of a long unused one would fade with its sum.
+        directions = F.normalize(self.sums, dim=-1)
+        self.codebook.copy_(torch.where(moved[:, None], directions, self.codebook))
 
 
 def _distributed() -> bool:
