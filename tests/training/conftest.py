@@ -1,49 +1,8 @@
-"""Small models and fields that train in milliseconds."""
+"""Makes `tiny_training` importable, here and in the scripts that tests run as processes."""
 
 from __future__ import annotations
 
-import pytest
-import torch
+import sys
+from pathlib import Path
 
-from strop.model.generator import GeneratorConfig
-from strop.model.interpreter import InterpreterConfig
-from strop.model.length_head import LengthHeadConfig
-from strop.model.quantizer import QuantizerConfig
-from strop.model.teacher import TeacherConfig
-from strop.model.tokenizer import Tokenizer, TokenizerConfig
-
-GRID, WIDTH, K = 2, 12, 10
-
-
-def tiny_config(**changes) -> TokenizerConfig:
-    sizes = {"width": 16, "depth": 2, "heads": 2, "feedforward": 32}
-    values = {
-        "teacher": TeacherConfig(name="random:tiny", width=WIDTH, scale=0.5),
-        "image_size": 16 * GRID,
-        "max_length": K,
-        "generator": GeneratorConfig(**sizes),
-        "quantizer": QuantizerConfig(codes=32, code_width=4),
-        "length_head": LengthHeadConfig(hidden=(16,)),
-        "interpreter": InterpreterConfig(**sizes),
-    }
-    return TokenizerConfig(**{**values, **changes})
-
-
-def tiny_tokenizer(seed: int = 0, **changes) -> Tokenizer:
-    torch.manual_seed(seed)
-    return Tokenizer(tiny_config(**changes))
-
-
-def tiny_fields(images: int = 64, seed: int = 0) -> torch.Tensor:
-    """(images, 2, S, d) bf16: each with its mirror image, of few directions so as to be learnt."""
-    generator = torch.Generator().manual_seed(seed)
-    basis = torch.randn(6, GRID * GRID, WIDTH, generator=generator)
-    weight = torch.randn(images, 6, generator=generator)
-    fields = torch.einsum("nb,bsd->nsd", weight, basis)
-    mirrored = fields.unflatten(1, (GRID, GRID)).flip(2).flatten(1, 2)
-    return torch.stack([fields, mirrored], dim=1).bfloat16()
-
-
-@pytest.fixture
-def tokenizer() -> Tokenizer:
-    return tiny_tokenizer()
+sys.path.insert(0, str(Path(__file__).parent))

@@ -145,5 +145,5 @@ def _checksum(tensors: dict[str, Tensor]) -> int:
     for name in sorted(tensors):
         total = zlib.crc32(name.encode(), total)
         content = tensors[name].contiguous().flatten().view(torch.uint8).numpy()
-        total = zlib.crc32(memoryview(content), total)
+        total = zlib.crc32(content.data, total)
     return total

@@ -421,6 +421,11 @@ class Stepper:
         finally:
             _assign(self.parameters, own)
 
+    def use_averaged_weights(self) -> None:
+        """Put the averaged weights into the model for good."""
+        assert self.averaged is not None
+        _assign(self.parameters, self.averaged)
+
 
 def trainable(tokenizer: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that the tokenizer's training moves, by name: not teacher, not decoder."""

@@ -1,0 +1,191 @@
+"""What watches a run: files, bars and boards. Bring your own by deriving from `Callback`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from strop.files import write_text
+from strop.training.preset import Preset
+from strop.training.step import Stepper
+
+Metrics = dict[str, float]
+
+
+@dataclass
+class Run:
+    """What a callback sees of a run: everything, live.
+
+    step    optimizer steps taken so far
+    folder  where the run's files go, None if it writes none
+    """
+
+    preset: Preset
+    stepper: Stepper
+    step: int
+    folder: Path | None
+
+
+class Callback:
+    """Called by the first process of a run. Override what you need; each may look, none must."""
+
+    def on_start(self, run: Run) -> None:
+        """Before the first step, or the first after a resumption."""
+
+    def on_log(self, run: Run, metrics: Metrics) -> None:
+        """Every `training.log_every` steps, with means over them."""
+
+    def on_validation(self, run: Run, metrics: Metrics) -> None:
+        """After each look at the held-out images."""
+
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        """After a checkpoint was written."""
+
+    def on_end(self, run: Run, finished: bool) -> None:
+        """After the last step, or when the run was asked to stop; also after an error."""
+
+
+class JsonLines(Callback):
+    """`metrics.jsonl`: one object a line, with its step and whether it is of a validation."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_start(self, run: Run) -> None:
+        """Drop what a killed run wrote after its last checkpoint; it comes again."""
+        kept = [line for line in read_metrics(self.path) if line["step"] <= run.step]
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def on_log(self, run: Run, metrics: Metrics) -> None:
+        """Add a line."""
+        self._add("training", run, metrics)
+
+    def on_validation(self, run: Run, metrics: Metrics) -> None:
+        """Add a line."""
+        self._add("validation", run, metrics)
+
+    def _add(self, kind: str, run: Run, metrics: Metrics) -> None:
+        line = json.dumps({"kind": kind, "step": run.step, **metrics})
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`; a last line that was cut off is left out."""
+    if not path.is_file():
+        return []
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+class ProgressBar(Callback):
+    """Phase, loss, R², mean length, rate and time left, in one line."""
+
+    def __init__(self, console: Console) -> None:
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,}/{task.total:,}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.held_out = ""
+
+    def on_start(self, run: Run) -> None:
+        """Show the bar."""
+        self.bar.start()
+        self.task = self.bar.add_task(
+            "compiling" if run.stepper.compiled else "training",
+            total=run.preset.training.steps,
+            completed=run.step,
+        )
+
+    def on_log(self, run: Run, metrics: Metrics) -> None:
+        """Move the bar."""
+        text = (
+            f"phase {metrics['phase']:.0f}  loss {metrics['loss']:.3f}{self.held_out}  "
+            f"{metrics['images_per_second']:,.0f} img/s"
+        )
+        self.bar.update(self.task, completed=run.step, description=text)
+
+    def on_validation(self, run: Run, metrics: Metrics) -> None:
+        """Note R² and length."""
+        r2, length = metrics["r2_centred"], metrics["length_mean"]
+        self.held_out = f"  R² {r2:.3f}  length {length:.1f}"
+
+    def on_end(self, run: Run, finished: bool) -> None:
+        """Leave the bar as it stands."""
+        self.bar.stop()
+
+
+class TensorBoard(Callback):
+    """Scalars for TensorBoard, if it is installed; otherwise nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.writer: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        self.writer = SummaryWriter(str(folder))
+
+    def on_log(self, run: Run, metrics: Metrics) -> None:
+        """Write the means."""
+        self._write("training", run.step, metrics)
+
+    def on_validation(self, run: Run, metrics: Metrics) -> None:
+        """Write the held-out metrics."""
+        self._write("validation", run.step, metrics)
+
+    def on_end(self, run: Run, finished: bool) -> None:
+        """Close the file."""
+        if self.writer is not None:
+            self.writer.close()
+
+    def _write(self, kind: str, step: int, metrics: Metrics) -> None:
+        if self.writer is not None:
+            for name, value in metrics.items():
+                self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+
+class Several(Callback):
+    """Many callbacks as one, called in order."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.callbacks = list(callbacks)
+
+    def on_start(self, run: Run) -> None:
+        """Call all."""
+        for each in self.callbacks:
+            each.on_start(run)
+
+    def on_log(self, run: Run, metrics: Metrics) -> None:
+        """Call all."""
+        for each in self.callbacks:
+            each.on_log(run, metrics)
+
+    def on_validation(self, run: Run, metrics: Metrics) -> None:
+        """Call all."""
+        for each in self.callbacks:
+            each.on_validation(run, metrics)
+
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        """Call all."""
+        for each in self.callbacks:
+            each.on_checkpoint(run, path)
+
+    def on_end(self, run: Run, finished: bool) -> None:
+        """Call all."""
+        for each in self.callbacks:
+            each.on_end(run, finished)

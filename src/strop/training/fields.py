@@ -1,0 +1,241 @@
+"""From what a user names as data to a source of fields and a held-out slice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from strop.data.record import Dataset
+from strop.data.spec import open_dataset
+from strop.data.subset import subset
+from strop.errors import TrainingError
+from strop.files import PathLike
+from strop.model.teacher import PAPER_STD, Teacher, describe_teacher, load_teacher
+from strop.model.tokenizer import TokenizerConfig
+from strop.training import distributed
+from strop.training.distributed import Workers
+from strop.training.features import FieldCache, Progress, compute_fields, open_fields, write_fields
+from strop.training.preset import Preset
+from strop.training.sources import FieldSource, ImageSource, Source, compiled_teacher, split
+
+RESIDENT_SHARE = 0.6
+"""Fields move to the GPU if they take at most this share of its free memory."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A run's data, and the model's config with the teacher that was used.
+
+    held_out  (V, S, d_enc) bf16, in the teacher's scale
+    """
+
+    source: Source
+    held_out: Tensor
+    config: TokenizerConfig
+    name: str
+
+
+def open_data(
+    preset: Preset,
+    data: str | Dataset | Tensor,
+    *,
+    validation: str | Dataset | Tensor | None = None,
+    cache: PathLike | None = None,
+    teacher: str | None = None,
+    workers: Workers,
+    device: torch.device,
+    loading_workers: int = 0,
+    progress: Progress | None = None,
+) -> Fields:
+    """Open what `strop.train` was given; see there for the arguments."""
+    config, training = preset.model, preset.training
+    if teacher is not None:
+        config = replace(config, teacher=describe_teacher(teacher))
+    maker = _Maker(config, device, loading_workers)
+    dataset: Dataset | None = None
+    fields: Tensor | None
+    if isinstance(data, Tensor):
+        name, fields = "fields in memory", _checked(data, config)
+    else:
+        dataset = _dataset(data)
+        name = data if isinstance(data, str) else dataset.name
+        fields = _fields(cache, maker, dataset, name, training.flip, workers, progress)
+
+    def some(indices: Tensor) -> Tensor:
+        """The fields of some images, (n, S, d_enc), not mirrored."""
+        if fields is not None:
+            return fields[indices.to(fields.device), 0]
+        assert dataset is not None
+        return maker.fields(subset(dataset, indices.tolist()), flip=False)[:, 0]
+
+    images = len(fields if fields is not None else dataset or ())
+    kept, held = split(images, 0 if validation is not None else training.held_out)
+    if validation is None:
+        held_out = some(held)
+    elif isinstance(validation, Tensor):
+        held_out = _checked(validation, config)[:, 0]
+    else:
+        held_out = maker.fields(_dataset(validation), flip=False)[:, 0]
+    if teacher is not None:
+        sample = held_out if len(held_out) else some(kept[:16])
+        scale = PAPER_STD / sample.float().std().item()
+        config = replace(config, teacher=replace(config.teacher, scale=scale))
+
+    source: Source
+    if fields is not None:
+        source = FieldSource(_placed(fields, device), training, workers, device=device, kept=kept)
+    else:
+        assert dataset is not None
+        source = ImageSource(
+            subset(dataset, kept.tolist()),
+            compiled_teacher(maker.teacher, device.type == "cuda" and training.compile != "off"),
+            training,
+            workers,
+            size=config.image_size,
+            fit=config.fit,
+            device=device,
+            loading_workers=loading_workers,
+        )
+    return Fields(source, held_out.to(device), config, name)
+
+
+def _fields(
+    cache: PathLike | None,
+    maker: _Maker,
+    dataset: Dataset,
+    name: str,
+    flip: bool,
+    workers: Workers,
+    progress: Progress | None,
+) -> Tensor | None:
+    """The fields of a dataset, if they are to be computed once rather than in every step."""
+    if cache is None:
+        return None
+    if cache == "memory":
+        return maker.fields(dataset, flip=flip)
+    return _cached(Path(cache), maker, dataset, name, flip, workers, progress).fields
+
+
+class _Maker:
+    """Computes fields with the model's teacher, which is loaded only if it is needed."""
+
+    def __init__(self, config: TokenizerConfig, device: torch.device, loading: int) -> None:
+        self.config, self.device, self.loading = config, device, loading
+        self._teacher: Teacher | None = None
+
+    @property
+    def teacher(self) -> Teacher:
+        if self._teacher is None:
+            self._teacher = load_teacher(self.config.teacher.name).to(self.device)
+            if self._teacher.width != self.config.teacher.width:
+                raise TrainingError(
+                    f"The teacher {self.config.teacher.name} has fields of width "
+                    f"{self._teacher.width}, the model expects {self.config.teacher.width}.",
+                    "Set model.teacher.width to the teacher's.",
+                )
+        return self._teacher
+
+    def fields(self, dataset: Dataset, *, flip: bool) -> Tensor:
+        """(n, m, S, d_enc) bf16 on the device."""
+        config = self.config
+        if not len(dataset):
+            return torch.empty(0, 1, config.grid**2, config.teacher.width, device=self.device)
+        chunks = compute_fields(
+            dataset,
+            self.teacher,
+            size=config.image_size,
+            fit=config.fit,
+            flip=flip,
+            workers=self.loading,
+        )
+        return torch.cat(list(chunks))
+
+
+def cache_fields(
+    path: PathLike,
+    data: str | Dataset,
+    config: TokenizerConfig,
+    *,
+    flip: bool = True,
+    device: str | torch.device = "cpu",
+    loading_workers: int = 0,
+    progress: Progress | None = None,
+) -> FieldCache:
+    """Write the fields of a dataset, as the model of `config` sees it, to a cache file."""
+    maker = _Maker(config, torch.device(device), loading_workers)
+    dataset = _dataset(data)
+    name = data if isinstance(data, str) else data.name
+    return _written(Path(path), maker, dataset, name, flip, progress)
+
+
+def _written(
+    path: Path, maker: _Maker, dataset: Dataset, name: str, flip: bool, progress: Progress | None
+) -> FieldCache:
+    config = maker.config
+    chunks = compute_fields(
+        dataset,
+        maker.teacher,
+        size=config.image_size,
+        fit=config.fit,
+        flip=flip,
+        workers=maker.loading,
+    )
+    return write_fields(
+        path,
+        chunks,
+        images=len(dataset),
+        teacher=config.teacher.name,
+        data=name,
+        size=config.image_size,
+        fit=config.fit,
+        progress=progress,
+    )
+
+
+def _cached(
+    path: Path,
+    maker: _Maker,
+    dataset: Dataset,
+    name: str,
+    flip: bool,
+    workers: Workers,
+    progress: Progress | None,
+) -> FieldCache:
+    """The cache at `path`; the first process writes it if it is not there."""
+    if not path.exists() and workers.first:
+        _written(path, maker, dataset, name, flip, progress)
+    distributed.wait_for_all()
+    cache = open_fields(path)
+    cache.check(maker.config, flip=flip)
+    if cache.data != name:
+        raise TrainingError(
+            f"The cache {path} is of {cache.data}, not of {name}.",
+            "Name another file with --cache, or the data it is of.",
+        )
+    return cache
+
+
+def _dataset(data: str | Dataset) -> Dataset:
+    return open_dataset(data) if isinstance(data, str) else data
+
+
+def _checked(fields: Tensor, config: TokenizerConfig) -> Tensor:
+    expected = (config.grid**2, config.teacher.width)
+    if fields.ndim != 4 or fields.shape[1] not in (1, 2) or tuple(fields.shape[2:]) != expected:
+        raise TrainingError(
+            f"Fields of shape {tuple(fields.shape)} do not fit the model.",
+            f"Give (n, 1, {expected[0]}, {expected[1]}), or (n, 2, ...) with mirror images.",
+        )
+    return fields
+
+
+def _placed(fields: Tensor, device: torch.device) -> Tensor:
+    """The fields on the GPU if there is room, else where they are."""
+    if device.type != "cuda" or fields.device.type == "cuda":
+        return fields
+    free, _ = torch.cuda.mem_get_info(device)
+    size = fields.numel() * fields.element_size()
+    return fields.to(device) if size <= RESIDENT_SHARE * free else fields

@@ -1,0 +1,494 @@
+"""`train`: from a preset and data to a trained model, able to stop anywhere and go on."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop.config import from_dict, to_dict
+from strop.curriculum import phase, scaled
+from strop.data.record import Dataset
+from strop.errors import ConfigError, TrainingError
+from strop.files import PathLike, write_json
+from strop.model.checkpoint import load_folder
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.training import distributed
+from strop.training.callbacks import Callback, JsonLines, Metrics, Run, Several, read_metrics
+from strop.training.checkpoint import (
+    Checkpoint,
+    checkpoint_paths,
+    latest_checkpoint,
+    restore,
+    save_checkpoint,
+)
+from strop.training.distributed import Workers
+from strop.training.fields import Fields, open_data
+from strop.training.plots import plot_run
+from strop.training.preset import Preset, load_preset
+from strop.training.sources import to_device
+from strop.training.step import TERMS, ExtraLoss, Recipe, Stepper, step_values
+from strop.training.validation import validate
+
+MAY_CHANGE = frozenset(
+    f"training.{name}"
+    for name in (
+        "data",
+        "compile",
+        "log_every",
+        "validate_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "loss_limit",
+    )
+)
+"""What may differ between a run and its resumption: nothing that moves a weight."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `train` returns.
+
+    finished  False if the run was asked to stop; `resume` goes on
+    step      optimizer steps taken
+    metrics   of the last look at the held-out images
+    """
+
+    tokenizer: Tokenizer
+    finished: bool
+    step: int
+    metrics: Metrics
+    folder: Path | None
+
+
+def train(
+    preset: Preset | str,
+    data: str | Dataset | Tensor | None = None,
+    *,
+    out: PathLike | None = None,
+    validation: str | Dataset | Tensor | None = None,
+    cache: PathLike | None = None,
+    teacher: str | None = None,
+    resume: bool = False,
+    init: Tokenizer | PathLike | None = None,
+    tokenizer: Tokenizer | None = None,
+    extra_loss: ExtraLoss | None = None,
+    callbacks: Sequence[Callback] = (),
+    device: str | torch.device | None = None,
+    loading_workers: int = 0,
+) -> Result:
+    """Train a tokenizer.
+
+    preset      a name, a `.toml` file, or a `Preset`
+    data        a spec such as `folder:/photos`, a dataset, or fields (n, m, S, d_enc) with m = 1,
+                or m = 2 for each image and its mirror image; by default `training.data`
+    out         folder for checkpoints, metrics, plots and the model; nothing is written without
+    validation  images to measure on; by default some of `data` are kept back
+    cache       file of the data's fields, written if it is not there; `memory` to compute them
+                at the start and keep them in (GPU) memory; None runs the teacher in every step
+    teacher     another teacher than the preset's
+    resume      go on from the last whole checkpoint in `out`, if there is one
+    init        a model to start from; what does not fit, such as a codebook of another size,
+                starts afresh
+    tokenizer   a model of your own making, with a quantizer of your own perhaps, to train
+    extra_loss  a further term of the loss; see `Interpretation` for what it is given
+    callbacks   see `Callback`; called in the first process only
+
+    Under `torchrun`, `training.batch` is shared out over the processes. SIGTERM and SIGINT stop
+    the run after its current step, with a checkpoint.
+    """
+    preset = load_preset(preset) if isinstance(preset, str) else preset
+    data = data if data is not None else preset.training.data or None
+    if data is None:
+        raise ConfigError("No data was given.", "Name a dataset: --data folder:/photos.")
+    folder = Path(out) if out is not None else None
+    chosen = _device(device)
+    with distributed.joined(chosen) as workers, _Stop() as stop:
+        if preset.training.batch % workers.world:
+            raise ConfigError(
+                f"training.batch is {preset.training.batch}, which {workers.world} processes "
+                "cannot share.",
+                "Choose a multiple of their number.",
+            )
+        checkpoint = _checkpoint(folder, resume, workers)
+        if checkpoint is not None and teacher is not None:
+            # Its scale was measured when the run began.
+            preset = replace(preset, model=_stored_model(checkpoint))
+            teacher = None
+        fields = open_data(
+            preset,
+            data,
+            validation=validation,
+            cache=cache,
+            teacher=teacher,
+            workers=workers,
+            device=chosen,
+            loading_workers=loading_workers,
+        )
+        preset = replace(preset, model=replace(fields.config, decoder=None))
+        if checkpoint is not None:
+            _check_same(checkpoint, preset)
+        steps = preset.training.steps
+        recipe = Recipe(
+            objective=scaled(preset.objective, steps),
+            curriculum=scaled(preset.curriculum, steps),
+            training=scaled(preset.training, steps),
+            workers=workers,
+            extra_loss=extra_loss,
+        )
+        fresh_codebook = True
+        if tokenizer is None:
+            tokenizer = _new_tokenizer(preset)
+            if init is not None:
+                source = init if isinstance(init, Tokenizer) else load_folder(init)
+                fresh_codebook = "quantizer.codebook" not in warm_start(tokenizer, source)
+        tokenizer.to(chosen).train()
+        distributed.copy_from_first(tokenizer.state_dict().values())
+        stepper = Stepper(tokenizer, fields.source.field_of, recipe, device=chosen)
+        run = Run(preset=preset, stepper=stepper, step=0, folder=folder)
+        seconds = 0.0
+        if checkpoint is not None:
+            restore(stepper, checkpoint)
+            run.step, seconds = checkpoint.step, checkpoint.about["seconds"]
+        watchers = Several(callbacks if workers.first else ())
+        if folder is not None and workers.first:
+            _make_folder(folder)
+            write_json(folder / "run.json", "run", 1, to_dict(preset))
+            watchers.callbacks.insert(0, JsonLines(folder / "metrics.jsonl"))
+        loop = _Loop(run, fields, recipe, watchers, stop, seconds)
+        return loop.go(fresh_codebook and checkpoint is None)
+
+
+class _Loop:
+    """The loop itself and what it has to remember between steps."""
+
+    def __init__(
+        self,
+        run: Run,
+        fields: Fields,
+        recipe: Recipe,
+        watchers: Several,
+        stop: _Stop,
+        seconds: float,
+    ) -> None:
+        self.run, self.fields, self.recipe = run, fields, recipe
+        self.watchers, self.stop = watchers, stop
+        self.before, self.started = seconds, time.monotonic()
+        self.metrics: Metrics = {}
+        self.last_log = (time.monotonic(), run.step)
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, resumptions included."""
+        return self.before + time.monotonic() - self.started
+
+    def go(self, initialise: bool) -> Result:
+        run, stepper, training = self.run, self.run.stepper, self.recipe.training
+        self.watchers.on_start(run)
+        finished = False
+        try:
+            batches = self.fields.source.batches(run.step)
+            for step in range(run.step, training.steps):
+                loaded = next(batches)
+                values = to_device(step_values(self.recipe, step), stepper.device)
+                if step == run.step and stepper.steps_done == 0:
+                    if initialise:
+                        stepper.initialise_codebook(loaded)
+                    stepper.warm_up(loaded, values)
+                    self.last_log = (time.monotonic(), step)
+                stepper(loaded, values, step)
+                run.step = step + 1
+                self._after_step()
+                if self._asked_to_stop():
+                    break
+            finished = run.step == training.steps
+            if not finished:
+                self._checkpoint()
+            elif not self.metrics:
+                self._validate()
+            if finished:
+                self._save()
+        finally:
+            self.watchers.on_end(run, finished)
+        return Result(stepper.tokenizer.eval(), finished, run.step, self.metrics, run.folder)
+
+    def _after_step(self) -> None:
+        step, training = self.run.step, self.recipe.training
+        last = step == training.steps
+        if step % training.log_every == 0 or last:
+            self._log()
+        pause = time.monotonic()
+        if step % training.validate_every == 0 or last:
+            self._validate()
+        if step % training.checkpoint_every == 0 or last:
+            self._checkpoint()
+        begun, at = self.last_log
+        self.last_log = (begun + time.monotonic() - pause, at)
+
+    def _asked_to_stop(self) -> bool:
+        if self.recipe.workers.world == 1:
+            return self.stop.asked
+        # Processes are signalled at different steps; they agree where they meet anyway.
+        if self.run.step % self.recipe.training.log_every:
+            return False
+        return distributed.any_of(self.stop.asked, self.run.stepper.device)
+
+    def _log(self) -> None:
+        stepper, step = self.run.stepper, self.run.step
+        means = stepper.take_metrics()
+        self._check_trouble()
+        begun, at = self.last_log
+        now = time.monotonic()
+        images = (step - at) * self.recipe.training.batch
+        self.last_log = (now, step)
+        if self.recipe.workers.first:
+            metrics = {
+                "phase": float(phase(self.recipe.curriculum, step - 1)),
+                **summary(means),
+                **codebook_health(
+                    stepper.tokenizer.quantizer.counts, self.recipe.training.reseed_below
+                ),
+                "images_per_second": images / max(now - begun, 1e-9),
+            }
+            self.watchers.on_log(self.run, metrics)
+
+    def _check_trouble(self) -> None:
+        found = stepper_trouble(self.run.stepper)
+        if found is None:
+            return
+        step, what = found
+        folder = self.run.folder
+        paths = checkpoint_paths(folder / "checkpoints") if folder else []
+        last = f"The last good checkpoint is {paths[0]}." if paths else "There is no checkpoint."
+        raise TrainingError(
+            f"Training failed at step {step}: {what}. {last}",
+            "Lower the learning rate or look at the data, and start again from there.",
+        )
+
+    def _validate(self) -> None:
+        self._check_trouble()
+        stepper = self.run.stepper
+        if not self.recipe.workers.first or not len(self.fields.held_out):
+            return
+        stepper.tokenizer.eval()
+        with stepper.averaged_weights():
+            self.metrics = validate(
+                stepper.tokenizer, self.fields.held_out, precision=stepper.precision
+            )
+        stepper.tokenizer.train()
+        self.watchers.on_validation(self.run, self.metrics)
+
+    def _checkpoint(self) -> None:
+        self._check_trouble()
+        run = self.run
+        if run.folder is None or not self.recipe.workers.first:
+            return
+        about = {
+            "preset": to_dict(run.preset),
+            "images": self.fields.source.images,
+            "counted": run.stepper.counted,
+            "seconds": self.seconds,
+        }
+        path = save_checkpoint(
+            run.folder / "checkpoints",
+            run.stepper,
+            run.step,
+            about,
+            keep=self.recipe.training.keep_checkpoints,
+        )
+        self.watchers.on_checkpoint(run, path)
+
+    def _save(self) -> None:
+        """The model, its card and the plots."""
+        run, stepper = self.run, self.run.stepper
+        if not self.recipe.workers.first:
+            return
+        if stepper.averaged is not None:
+            stepper.use_averaged_weights()
+        tokenizer, preset = stepper.tokenizer, run.preset
+        tokenizer.about = {
+            "name": preset.name,
+            "preset": preset.name,
+            "data": f"{self.fields.name} ({self.fields.source.images:,} images)",
+            "steps": f"{preset.training.steps:,} of {preset.training.batch} images",
+            "time": f"{self.seconds / 3600:.2f} h",
+            "machine": machine(stepper.device),
+            "metrics": {f"{name}, held out": value for name, value in self.metrics.items()},
+        }
+        if run.folder is not None:
+            tokenizer.save_pretrained(run.folder / "model")
+            lines = read_metrics(run.folder / "metrics.jsonl")
+            ends = self.recipe.curriculum.phase_ends if self.recipe.curriculum.enabled else ()
+            plot_run(lines, ends, run.folder)
+
+
+def summary(means: Mapping[str, float]) -> Metrics:
+    """The step's means as people read them: second moments become spreads and a correlation."""
+    result = {name: value for name, value in means.items() if "_squared" not in name}
+    product = result.pop("predicted_times_target")
+    variances = {}
+    for name in ("predicted_length", "target_length"):
+        variances[name] = max(means[f"{name}_squared"] - means[name] ** 2, 0.0)
+        result[f"{name}_spread"] = math.sqrt(variances[name])
+    scale = math.sqrt(math.prod(variances.values()))
+    together = product - means["predicted_length"] * means["target_length"]
+    result["length_target_correlation"] = together / scale if scale > 1e-6 else 0.0
+    return result
+
+
+def codebook_health(counts: Tensor, below: float) -> Metrics:
+    """Codes in use, by their running counts (N,), and the perplexity of those counts."""
+    share = counts.double() / counts.double().sum().clamp(min=1e-12)
+    alive = (counts >= below).double().mean()
+    return {
+        "codes_in_use": alive.item(),
+        "codes_perplexity": torch.special.entr(share).sum().exp().item(),
+    }
+
+
+def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
+    """At which step, and in which term, the loss first failed in any process; None if never."""
+    workers = stepper.recipe.workers
+    rows = torch.zeros(workers.world, len(stepper.trouble), device=stepper.device)
+    rows[workers.rank] = stepper.trouble
+    failed = [row for row in distributed.summed(rows).tolist() if row[0]]
+    if not failed:
+        return None
+    _, step, *terms = min(failed, key=lambda row: row[1])
+    limit = stepper.recipe.training.loss_limit
+    for name, value in zip(TERMS, terms, strict=True):
+        if not abs(value) <= limit:
+            kind = f"above the limit of {limit:g}" if math.isfinite(value) else "not finite"
+            return int(step), f"the {name} term is {value:g}, {kind}"
+    return int(step), "the gradient is not finite"
+
+
+def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
+    """Copy what fits from `source` into `tokenizer`; the names of what was copied."""
+    target, given = tokenizer.state_dict(), source.state_dict()
+    fits = {name for name in target if name in given and given[name].shape == target[name].shape}
+    if "quantizer.codebook" not in fits:
+        fits -= {name for name in fits if name.startswith("quantizer.")}
+    if not any(name.startswith("generator.layers") for name in fits):
+        raise TrainingError(
+            "Nothing of the given model fits this preset.",
+            "Start from a model of the same width, or leave --init out.",
+        )
+    tokenizer.load_state_dict({name: given[name] for name in fits}, strict=False)
+    return fits
+
+
+def machine(device: torch.device) -> str:
+    """The kind of machine, for the model card."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _new_tokenizer(preset: Preset) -> Tokenizer:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(preset.training.seed)
+        return Tokenizer(preset.model)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(
+            f"The folder {folder} cannot be made ({error.strerror}).",
+            "Choose another --out, or mend its permissions.",
+        ) from error
+
+
+def _checkpoint(folder: Path | None, resume: bool, workers: Workers) -> Checkpoint | None:
+    if folder is None:
+        return None
+    if not resume:
+        if checkpoint_paths(folder / "checkpoints"):
+            raise TrainingError(
+                f"{folder} already holds a run.", "Go on with --resume, or choose another --out."
+            )
+        # All look before the first writes.
+        distributed.wait_for_all()
+        return None
+    checkpoint, passed_over = latest_checkpoint(folder / "checkpoints")
+    if checkpoint is None and passed_over:
+        raise TrainingError(
+            f"No checkpoint in {folder} is whole. {passed_over[0]}", "Start the run again."
+        )
+    if checkpoint is not None and passed_over and workers.first:
+        warnings.warn(f"{passed_over[0]} Going on from {checkpoint.path}.", stacklevel=2)
+    return checkpoint
+
+
+def _stored_model(checkpoint: Checkpoint) -> TokenizerConfig:
+    return from_dict(Preset, checkpoint.about["preset"], "checkpoint").model
+
+
+def _check_same(checkpoint: Checkpoint, preset: Preset) -> None:
+    before, now = _flat(checkpoint.about["preset"]), _flat(to_dict(preset))
+    different = sorted(
+        key
+        for key in before.keys() | now.keys()
+        if before.get(key) != now.get(key) and key not in MAY_CHANGE and key != "name"
+    )
+    if different:
+        told = ", ".join(f"{key} was {before.get(key)}, now {now.get(key)}" for key in different)
+        raise TrainingError(
+            f"The run in {checkpoint.path.parent.parent} has other settings: {told}.",
+            "Resume with the same ones, or start a new run in another --out.",
+        )
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+class _Stop:
+    """Notes SIGTERM and SIGINT, so that the loop can end between two steps."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Stop:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt  # asked twice: now
+        self.asked = True

@@ -1,0 +1,242 @@
+"""One step: what each loss moves, what the oracle leaves alone, and that nothing recompiles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch._dynamo
+from tiny_training import K, tiny_fields, tiny_tokenizer
+
+from strop.curriculum import CurriculumConfig, scaled
+from strop.objective import ObjectiveConfig
+from strop.training.config import TrainingConfig
+from strop.training.step import (
+    METRICS,
+    SCALARS,
+    Recipe,
+    Stepper,
+    forward,
+    parameter_groups,
+    step_values,
+    trainable,
+)
+
+CPU = torch.device("cpu")
+STEPS = 40
+
+
+def recipe(*, extra_loss=None, objective=None, curriculum=None, **training) -> Recipe:
+    training = {"steps": STEPS, "batch": 8, "reseed_every": 5, **training}
+    curriculum = {"truncation_minimum": 4, "oracle_minimum": 1, **(curriculum or {})}
+    steps = training["steps"]
+    return Recipe(
+        scaled(ObjectiveConfig(**(objective or {})), steps),
+        scaled(CurriculumConfig(**curriculum), steps),
+        scaled(TrainingConfig(**training), steps),
+        extra_loss=extra_loss,
+    )
+
+
+def batch() -> torch.Tensor:
+    return tiny_fields(8)[:, 0]
+
+
+def run_forward(tokenizer, plan, step, *, probing=True):
+    state = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU).state
+    values = step_values(plan, step)
+    return forward(
+        tokenizer, batch(), values, state, plan, probing=probing, precision=torch.float32
+    )
+
+
+def test_the_length_loss_moves_the_head_alone():
+    tokenizer = tiny_tokenizer()
+    plan = recipe(objective={"commitment_weight": 0.0, "diversity_weight": 0.0})
+    gate = SCALARS.index("length_gate")
+    values = step_values(plan, STEPS - 1)
+    assert values[gate] == 1
+    state = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU).state
+    gradients = {}
+    for on in (0.0, 1.0):
+        values[gate] = on
+        tokenizer.zero_grad()
+        forward(
+            tokenizer, batch(), values, state, plan, probing=True, precision=torch.float32
+        ).loss.backward()
+        gradients[on] = {n: p.grad.clone() for n, p in trainable(tokenizer).items()}
+    for name, gradient in gradients[1.0].items():
+        if name.startswith("length_head."):
+            assert not gradients[0.0][name].any()
+        else:
+            assert torch.equal(gradient, gradients[0.0][name]), name
+    assert any(gradients[1.0][n].any() for n in gradients[1.0] if n.startswith("length_head."))
+
+
+def test_the_oracle_and_its_probes_leave_no_gradient():
+    tokenizer = tiny_tokenizer()
+    plan = recipe()
+    gradients = []
+    for probing in (False, True):  # phase 2: probes, but no length loss yet
+        tokenizer.zero_grad()
+        outcome = run_forward(tokenizer, plan, 9, probing=probing)
+        outcome.loss.backward()
+        gradients.append(
+            {
+                name: p.grad.clone()
+                for name, p in trainable(tokenizer).items()
+                if not name.startswith("length_head.")
+            }
+        )
+        assert not any(value.requires_grad for value in outcome.state)
+        assert not outcome.metrics.requires_grad
+    for name, gradient in gradients[0].items():
+        assert torch.equal(gradient, gradients[1][name]), name
+
+
+def test_the_head_rests_until_phase_three():
+    tokenizer = tiny_tokenizer()
+    plan = recipe()
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    before = {n: p.detach().clone() for n, p in tokenizer.length_head.named_parameters()}
+    first = plan.curriculum.phase_ends[1]
+    for step in range(first):
+        stepper((batch(),), step_values(plan, step), step)
+    for name, parameter in tokenizer.length_head.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+    stepper((batch(),), step_values(plan, first), first)
+    assert any(not torch.equal(p, before[n]) for n, p in tokenizer.length_head.named_parameters())
+
+
+def test_lengths_are_random_then_predicted():
+    tokenizer = tiny_tokenizer()
+    plan = recipe(batch=8)
+    early = run_forward(tokenizer, plan, 0).active.sum(-1)
+    assert early.min() >= 4
+    assert len(early.unique()) > 1
+    late = run_forward(tokenizer, plan, STEPS - 1).active.sum(-1)
+    expected = tokenizer.length_head(batch().float() * 0.5).round().clamp(1, K).long()
+    assert torch.equal(late, expected)
+
+
+def test_without_a_curriculum_every_program_has_its_fixed_length():
+    tokenizer = tiny_tokenizer()
+    plan = recipe(curriculum={"enabled": False})
+    assert (run_forward(tokenizer, plan, 0, probing=False).active.sum(-1) == K).all()
+    plan = recipe(curriculum={"enabled": False, "fixed_length": 3})
+    assert (run_forward(tokenizer, plan, STEPS - 1, probing=False).active.sum(-1) == 3).all()
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    assert stepper.variants == (False,)
+
+
+def test_probing_a_fraction_changes_the_slopes_alone():
+    tokenizer = tiny_tokenizer()
+    whole = run_forward(tokenizer, recipe(), 9)
+    half = run_forward(tokenizer, recipe(curriculum={"probe_fraction": 0.5}), 9)
+    assert torch.equal(whole.state.error, half.state.error)
+    assert torch.equal(whole.loss, half.loss)
+
+
+def test_decay_spares_norms_biases_and_embeddings():
+    tokenizer = tiny_tokenizer()
+    rates = torch.tensor(0.1), torch.tensor(0.2)
+    groups = parameter_groups(tokenizer, 0.5, *rates)
+    names = {id(p): n for n, p in tokenizer.named_parameters()}
+    spared = {names[id(p)] for g in groups if not g["weight_decay"] for p in g["params"]}
+    decayed = {names[id(p)] for g in groups if g["weight_decay"] == 0.5 for p in g["params"]}
+    assert spared | decayed == set(trainable(tokenizer))
+    assert {"generator.queries", "generator.source_positions", "interpreter.grid"} <= spared
+    assert all(n.endswith("weight") for n in decayed)
+    assert all("norm" not in n for n in decayed)
+    assert {"generator.project.weight", "quantizer.project.weight"} <= decayed
+    head = {names[id(p)] for g in groups if g["lr"] is rates[1] for p in g["params"]}
+    assert head == {n for n in trainable(tokenizer) if n.startswith("length_head.")}
+
+
+def test_an_extra_term_joins_the_loss():
+    tokenizer = tiny_tokenizer()
+    plain = run_forward(tokenizer, recipe(), 9)
+    more = run_forward(
+        tokenizer, recipe(extra_loss=lambda seen: seen.predicted.square().mean() + 1), 9
+    )
+    extra = more.metrics[METRICS.index("extra")]
+    assert extra > 1
+    assert torch.allclose(more.loss, plain.loss + extra)
+
+
+def test_clipping_bounds_the_update_and_reports_the_norm():
+    tokenizer = tiny_tokenizer()
+    plan = recipe(clip=1e-3)
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    stepper((batch(),), step_values(plan, 0), 0)
+    norm = torch.cat(
+        [p.grad.flatten() for p in tokenizer.parameters() if p.grad is not None]
+    ).norm()
+    assert norm.item() <= 1.01e-3
+    assert stepper.take_metrics()["gradient_norm"] > 1e-2
+
+
+def test_averaged_weights_follow_and_can_be_looked_at():
+    tokenizer = tiny_tokenizer()
+    plan = recipe(weight_average=0.5)
+    start = tokenizer.generator.queries.detach().clone()
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    stepper((batch(),), step_values(plan, 0), 0)
+    now = tokenizer.generator.queries.detach().clone()
+    with stepper.averaged_weights():
+        assert torch.allclose(tokenizer.generator.queries, (start + now) / 2)
+    assert torch.equal(tokenizer.generator.queries, now)
+
+
+def test_trouble_remembers_the_first_step_and_its_terms():
+    tokenizer = tiny_tokenizer()
+    plan = recipe()
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    for step in range(2):
+        stepper((batch(),), step_values(plan, step), step)
+    assert not stepper.trouble.any()
+    for step in (2, 3):
+        stepper((batch() * float("nan"),), step_values(plan, step), step)
+    flag, step, latent, *_ = stepper.trouble.tolist()
+    assert (flag, step) == (1, 2)
+    assert latent != latent
+
+
+def test_nothing_recompiles_across_the_phases_and_the_graph_says_what_eager_does():
+    torch._dynamo.reset()
+    compiled = []
+
+    def counting(graph, example_inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    original = torch.compile
+    torch.compile = lambda function, **options: original(function, backend=counting, **options)
+    try:
+        plan = recipe(compile="on", curriculum={"probe_fraction": 0.5})
+        stepper = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU)
+    finally:
+        torch.compile = original
+    stepper.warm_up((batch(),), step_values(plan, 0))
+    warm = len(compiled)
+    assert warm == 2, "one graph without probes, one with: fullgraph holds"
+    plain = recipe(compile="off", curriculum={"probe_fraction": 0.5})
+    eager = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plain, device=CPU)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(STEPS):
+            for each in (stepper, eager):
+                each((batch(),), step_values(plan, step), step)
+            assert torch.equal(stepper.totals, eager.totals)
+    assert len(compiled) == warm
+
+
+@pytest.mark.slow
+def test_the_compiled_step_agrees_with_eager():
+    torch._dynamo.reset()
+    seen = []
+    for compile_ in ("off", "on"):
+        plan = recipe(compile=compile_)
+        stepper = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU)
+        stepper.warm_up((batch(),), step_values(plan, 0))
+        stepper((batch(),), step_values(plan, 12), 12)
+        seen.append(stepper.totals)
+    assert torch.allclose(*seen, rtol=1e-4, atol=1e-5)
