@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-import transformers
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 from torch import Tensor, nn
 
@@ -174,6 +173,8 @@ def _random_backbone(name: str) -> nn.Module:
             f"Unknown architecture 'random:{name}'.",
             f"Choose one of {', '.join(f'random:{known}' for known in ARCHITECTURES)}.",
         )
+    import transformers  # here and below: as slow to import as torch, and often not needed
+
     config = transformers.DINOv3ViTConfig(**ARCHITECTURES[name])
     # Random, but always the same: a model names its teacher, so the name must fix the weights.
     with torch.random.fork_rng(devices=[]):
@@ -202,6 +203,8 @@ def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
             f"Choose one of {', '.join(['tiny', *HUB_IDS])}, a hub id such as "
             "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
         )
+    import transformers
+
     transformers.logging.disable_progress_bar()  # a bar for half a second of reading is noise
     try:
         backbone = transformers.AutoModel.from_pretrained(source, dtype=torch.float32)

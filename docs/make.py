@@ -1,0 +1,128 @@
+"""Fills the numbers of README and docs from `benchmarks/results`, and writes `status.md`.
+
+Text between `<!-- begin: NAME -->` and `<!-- end: NAME -->` belongs to the block NAME below; no
+figure in there is typed by hand. `--check` changes nothing and fails if something would change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from strop.files import write_text
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+MARKS = {
+    "real": "run on real data",
+    "architecture": "real architecture, random weights",
+    "fixture": "fixture only",
+}
+
+
+def result(name: str) -> dict[str, Any]:
+    """What a benchmark wrote; empty if it has not been run."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def encode() -> str:
+    """Encoding speed: absolute on a named GPU, as a ratio on a CPU."""
+    parts = []
+    if gpu := result("encode_cuda"):
+        rows = [
+            [
+                str(row["batch"]),
+                f"{row['teacher_images_per_s']:,.0f}",
+                f"{row['encode_images_per_s']:,.0f}",
+                f"{row['encode_over_teacher_time']:.2f}",
+            ]
+            for row in gpu["rows"]
+        ]
+        parts.append(
+            f"Encoding on one {gpu['machine']['device']} ({gpu['setting']}, from uint8 on the "
+            "device, bf16, compiled):\n\n"
+            + table(["batch", "teacher alone, img/s", "encode, img/s", "time ratio"], rows)
+        )
+    if cpu := result("encode_cpu"):
+        ratio = {row["batch"]: row["encode_over_teacher_time"] for row in cpu["rows"]}
+        parts.append(
+            f"On {cpu['machine']['cores']} CPU cores the whole encode costs {ratio[32]:.2f} times "
+            "the teacher alone at batch 32."
+        )
+    return "\n\n".join(parts)
+
+
+def status() -> str:
+    """The page of capabilities, each with its command, test, evidence and mark."""
+    listed = tomllib.loads((DOCS / "status.toml").read_text(encoding="utf-8"))["capability"]
+    rows = []
+    for entry in listed:
+        test, evidence = entry["test"], entry.get("evidence", "")
+        for path in filter(None, (test, evidence)):
+            if not (ROOT / path.split("::")[0]).exists():
+                raise FileNotFoundError(f"status.toml names {path}, which does not exist")
+        shown = f"[{Path(evidence).name}](../{evidence})" if evidence else f"`{Path(test).name}`"
+        rows.append(
+            [entry["name"], f"`{entry['command']}`", f"`{test}`", shown, MARKS[entry["mark"]]]
+        )
+    header = ["capability", "command", "test", "evidence", "how far it was taken"]
+    return (
+        "# Status\n\nGenerated from `docs/status.toml` by `docs/make.py`. *Run on real data* means "
+        "real photographs, masks, depth or Blender's CLEVR; *real architecture, random weights* "
+        "means that the code path is the real one but no pretrained weights were at hand; "
+        "*fixture only* means small files that the test makes.\n\n" + table(header, rows) + "\n"
+    )
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"speed": encode}
+
+
+def filled(text: str) -> str:
+    """`text` with every known block made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in BLOCKS:
+            return match[0]
+        return f"<!-- begin: {name} -->\n{BLOCKS[name]()}\n<!-- end: {name} -->"
+
+    pattern = r"<!-- begin: (?P<name>\S+) -->.*?<!-- end: (?P=name) -->"
+    return re.sub(pattern, block, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    pages = {page: filled(page.read_text(encoding="utf-8")) for page in sorted(DOCS.glob("*.md"))}
+    readme = ROOT / "README.md"
+    pages[readme] = filled(readme.read_text(encoding="utf-8"))
+    pages[DOCS / "status.md"] = status()
+    stale = [
+        page
+        for page, text in pages.items()
+        if not page.is_file() or page.read_text(encoding="utf-8") != text
+    ]
+    for page in stale:
+        print(f"{'stale' if check else 'wrote'} {page.relative_to(ROOT)}")
+        if not check:
+            write_text(page, pages[page])
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

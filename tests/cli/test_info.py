@@ -1,0 +1,69 @@
+"""`strop info` and the command line as a whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from strop.cli import app
+from strop.cli.info import describe
+from strop.training.preset import preset_names
+
+PAPER = {  # preset: trainable and total parameters in millions, from the paper's Table "variants"
+    "strop-s-dinov3-s": (13.5, 35.1),
+    "strop-m-dinov3-s": (64.3, 85.9),
+    "strop-s-dinov3-b": (14.2, 99.8),
+    "strop-m-dinov3-b": (65.1, 150.8),
+    "strop-m-dinov3-l": (65.6, 368.8),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_presets_have_the_papers_parameters(name: str) -> None:
+    facts = describe(name)
+    trainable, total = PAPER[name]
+    assert facts["trainable_parameters"] / 1e6 == pytest.approx(trainable, abs=0.1)
+    assert facts["total_parameters"] / 1e6 == pytest.approx(total, abs=0.1)
+    assert facts["bits"] == 640
+
+
+def test_compression_is_the_papers() -> None:
+    times = [describe(f"strop-{size}")["compression"] for size in ("s-dinov3-s", "s-dinov3-b")]
+    assert [int(time) for time in times] == [4915, 9830]
+    assert int(describe("strop-m-dinov3-l")["compression"]) == 13107
+
+
+def test_xs_is_about_five_million() -> None:
+    assert describe("strop-xs")["trainable_parameters"] / 1e6 == pytest.approx(5, abs=0.3)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_described_as_json(name: str) -> None:
+    done = CliRunner().invoke(app, ["info", name, "--json"])
+    facts = json.loads(done.stdout)
+    assert facts["shapes"]["program"] == [facts["config"]["max_length"]]
+
+
+def test_presets_are_listed() -> None:
+    done = CliRunner().invoke(app, ["info"], env={"COLUMNS": "200"})
+    assert all(name in done.stdout for name in preset_names())
+
+
+def test_every_command_helps() -> None:
+    runner = CliRunner()
+    for command in app.registered_commands:
+        name = (command.name or command.callback.__name__).replace("_", "-")
+        done = runner.invoke(app, [name, "--help"])
+        assert done.exit_code == 0
+        assert "Usage" in done.stdout
+
+
+def test_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "strop", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout.startswith("strop ")

@@ -1,0 +1,72 @@
+"""The docs are code: their Python runs, their numbers are generated, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from strop import Tokenizer
+from strop.images import save_image
+from strop.training.preset import load_preset
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def python_of(page: Path) -> str:
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+    return "\n".join(blocks)
+
+
+@pytest.fixture(scope="session")
+def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make demo` leaves behind, as far as the README uses it, with random weights."""
+    folder = tmp_path_factory.mktemp("after-the-demo")
+    torch.manual_seed(0)
+    Tokenizer(load_preset("strop-nano").model).save_pretrained(folder / "demo" / "model")
+    for number in range(2):
+        save_image(folder / "demo" / f"scene-{number}.png", torch.rand(3, 128, 128))
+    return folder
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if python_of(p)], ids=lambda page: page.name)
+def test_python_in_the_docs_runs(
+    page: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = demo_model / f"{page.stem}.py"
+    script.write_text(python_of(page), encoding="utf-8")
+    monkeypatch.chdir(demo_model)
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "make.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
+
+
+def test_every_command_in_the_docs_exists() -> None:
+    from strop.cli import app
+
+    known = {command.name or command.callback.__name__ for command in app.registered_commands}
+    known |= {group.name for group in app.registered_groups}
+    used = {
+        word
+        for page in PAGES
+        for word in re.findall(r"^strop ([a-z-]+)", page.read_text(encoding="utf-8"), re.M)
+    }
+    assert used <= {name.replace("_", "-") for name in known if name}
