@@ -1,11 +1,10 @@
 """Data: every dataset by its spec string, one record type, batches in a known order."""
 
-from strop.data.check import CheckReport, check
+from strop.data.check import CheckReport, check_dataset
 from strop.data.loader import Loader, epoch_order
-from strop.data.pack import PackReport, pack
+from strop.data.pack import PackReport, pack_dataset
 from strop.data.record import VOID, Batch, BatchDataset, Dataset, Record, stack
 from strop.data.spec import KINDS, Spec, open_dataset, parse_spec
-from strop.data.subset import subset
 from strop.data.transforms import crop, fit_record, flip, squash
 
 __all__ = [
@@ -19,15 +18,14 @@ __all__ = [
     "PackReport",
     "Record",
     "Spec",
-    "check",
+    "check_dataset",
     "crop",
     "epoch_order",
     "fit_record",
     "flip",
     "open_dataset",
-    "pack",
+    "pack_dataset",
     "parse_spec",
     "squash",
     "stack",
-    "subset",
 ]

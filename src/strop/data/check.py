@@ -19,7 +19,7 @@ _CHUNK = 32
 
 @dataclass(slots=True)
 class CheckReport:
-    """What `check` found.
+    """What `check_dataset` found.
 
     sizes     how many images have each (width, height)
     parts     how many records have each part
@@ -65,7 +65,7 @@ class CheckReport:
         }
 
 
-def check(
+def check_dataset(
     spec: str | Dataset, workers: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> CheckReport:
     """Read every record of a dataset, given by its spec or itself.

@@ -31,7 +31,7 @@ _SAVE_EVERY = 4096  # records between two points a broken-off run can go on from
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What `pack` wrote: where, how many records, which parts, and what it had to leave out."""
+    """What `pack_dataset` wrote, and which records it had to leave out."""
 
     path: Path
     count: int
@@ -41,7 +41,7 @@ class PackReport:
     broken: dict[int, str]
 
 
-def pack(
+def pack_dataset(
     spec: str,
     out: PathLike,
     size: int = 256,
@@ -121,7 +121,7 @@ def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
         pass
     shutil.rmtree(work)
     work.mkdir()
-    return {"position": 0, "parts": [], "sizes": {}, "offsets": 1, "broken": {}}
+    return {"position": 0, "parts": [], "sizes": {}, "broken": {}}
 
 
 class _Writer:
@@ -135,14 +135,16 @@ class _Writer:
         self.offsets: list[int] = [0]
         for name, size in done["sizes"].items():
             self._open(name, size)
-        if "offsets.partial" in done["sizes"]:
-            saved = np.fromfile(work / "offsets.partial", dtype="<i8", count=done["offsets"])
-            self.offsets = saved.tolist()
+        if self.parts:
+            lines = (work / RECORDS).read_bytes()
+            ends = np.flatnonzero(np.frombuffer(lines, dtype=np.uint8) == ord("\n")) + 1
+            self.offsets += ends.tolist()
 
     def __enter__(self) -> _Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._sync()
         self._stack.close()
 
     def write(self, batch: Batch) -> None:
@@ -186,12 +188,8 @@ class _Writer:
 
     def save(self, settings: dict[str, Any], position: int, broken: dict[str, str]) -> None:
         """Note how far the files are good, so that a later run can go on from here."""
-        np.array(self.offsets, dtype="<i8").tofile(self._work / "offsets.partial")
-        sizes = {}
-        for name, file in self._files.items():
-            file.flush()
-            os.fsync(file.fileno())
-            sizes[name] = file.tell()
+        self._sync()
+        sizes = {name: file.tell() for name, file in self._files.items()}
         write_json(
             self._work / _PROGRESS,
             "packing",
@@ -201,10 +199,14 @@ class _Writer:
                 "position": position,
                 "parts": self.parts,
                 "sizes": sizes,
-                "offsets": len(self.offsets),
                 "broken": broken,
             },
         )
+
+    def _sync(self) -> None:
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
 
     def _open(self, name: str, keep: int = 0) -> Any:
         """The file `name`, opened once, cut to the `keep` bytes that an earlier run vouched for."""

@@ -8,7 +8,6 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -135,16 +134,16 @@ class Pool(Generic[Task, Result]):
 
 
 def _work(job: Callable[[Any], Any], pipe: Connection[Any, Any]) -> None:
-    # An interrupt is the parent's to handle; it ends the workers.
+    # Signals to the whole group are the parent's to handle: it may want to checkpoint first, and
+    # would take workers that obeyed them for dead. Without a parent, the pipe ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # One thread each: the workers are the parallelism, and a forked thread pool can hang.
     torch.set_num_threads(1)
     while True:
         try:
             task = pipe.recv()
         except (EOFError, ConnectionError):
-            return
-        if task is None:
             return
         try:
             answer = (False, job(task))
@@ -158,11 +157,8 @@ def _work(job: Callable[[Any], Any], pipe: Connection[Any, Any]) -> None:
 
 def _stop(pipes: list[Connection[Any, Any]], processes: list[BaseProcess]) -> None:
     for pipe in pipes:
-        with suppress(OSError):
-            pipe.send(None)
         pipe.close()
     for process in processes:
-        process.join(0.5)
-        if process.is_alive():
-            process.terminate()
-            process.join(5)
+        process.kill()  # nothing is lost: workers only read
+    for process in processes:
+        process.join(5)

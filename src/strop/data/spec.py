@@ -82,13 +82,13 @@ def parse_spec(text: str) -> Spec:
     """
     text = text.strip()
     kind, colon, rest = text.partition(":")
-    if not colon or not re.fullmatch(r"[A-Za-z][\w-]*", kind):
-        if _looks_like_path(text):
-            return Spec("folder", text, {})
-        kind, rest = text, ""
+    if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind):
+        is_path = kind not in KINDS and Path(text).is_dir()
+    else:
+        is_path = "/" in text or text in {".", "..", "~"} or (text != "" and Path(text).is_dir())
+    if is_path:
+        return Spec("folder", text, {})
     if kind not in KINDS:
-        if _looks_like_path(text):
-            return Spec("folder", text, {})
         raise DataError(
             f"There is no kind of data {kind!r}.{_did_you_mean(kind, KINDS)}",
             f"A spec is KIND:PATH?KEY=VALUE, and KIND one of {', '.join(KINDS)}; "
@@ -146,10 +146,6 @@ def _parameters(kind: str, query: str) -> dict[str, str | int]:
         else:
             parameters[key] = value
     return parameters
-
-
-def _looks_like_path(text: str) -> bool:
-    return "/" in text or text in {".", "..", "~"} or Path(text).is_dir()
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:

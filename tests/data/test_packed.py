@@ -1,0 +1,142 @@
+"""Packing, and reading what was packed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from strop.data import Loader, fit_record, open_dataset, pack_dataset
+from strop.errors import DataError
+
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_packed_records_are_the_fitted_ones(clevr_root: Path, tmp_path: Path, workers: int) -> None:
+    steps: list[tuple[int, int]] = []
+    report = pack_dataset(
+        f"clevr:{clevr_root}",
+        tmp_path / "out",
+        size=20,
+        workers=workers,
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert steps[-1] == (3, 3)
+    assert report.count == 3
+    assert report.parts == ("image", "semantic", "instance", "labels", "depth")
+    source = open_dataset(f"clevr:{clevr_root}")
+    packed = open_dataset(f"packed:{tmp_path}/out")
+    assert packed.classes == source.classes
+    assert packed.label_names == source.label_names
+    assert len(packed) == 3
+    for i in range(3):
+        one, other = fit_record(source[i], 20), packed[i]
+        assert one.name == other.name
+        for part in ("image", "semantic", "instance", "labels", "depth"):
+            a, b = getattr(one, part), getattr(other, part)
+            assert a.dtype == b.dtype
+            assert torch.equal(a, b), part
+        assert other.scene is not None
+        assert other.scene["objects"] == one.scene["objects"]  # type: ignore[index]
+    assert packed[-1].name == packed[2].name
+    with pytest.raises(IndexError):
+        packed[3]
+    again = pickle.loads(pickle.dumps(packed))  # noqa: S301 (what a spawned worker gets)
+    assert torch.equal(again[1].image, packed[1].image)
+
+
+def test_crop_is_kept(voc_root: Path, tmp_path: Path) -> None:
+    pack_dataset(f"voc:{voc_root}", tmp_path / "out", size=16, fit="crop")
+    record = fit_record(open_dataset(f"voc:{voc_root}")[0], 16, "crop")
+    assert torch.equal(open_dataset(f"packed:{tmp_path}/out")[0].image, record.image)
+
+
+def test_broken_records_are_left_out_and_named(tmp_path: Path, write_image: Write) -> None:
+    for i in range(5):
+        write_image(tmp_path / f"in/{i}.png", i)
+    (tmp_path / "in/1.png").write_bytes(b"no image")
+    report = pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
+    assert report.count == 4
+    assert "1.png" in report.broken[1]
+    data = open_dataset(f"packed:{tmp_path}/out")
+    assert [data[i].name for i in range(4)] == ["0.png", "2.png", "3.png", "4.png"]
+
+
+def test_a_broken_off_run_goes_on(
+    tmp_path: Path, write_image: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(300):
+        write_image(tmp_path / f"in/{i:03d}.png", i, 8, 8)
+    (tmp_path / "in/007.png").write_bytes(b"")
+    monkeypatch.setattr("strop.data.pack._SAVE_EVERY", 64)
+    whole = pack_dataset(f"{tmp_path}/in", tmp_path / "whole", size=8)
+
+    class StopError(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done >= 200:
+            raise StopError
+
+    with pytest.raises(StopError):
+        pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8, progress=stop)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(DataError, match=r"out\.partial is unfinished"):
+        open_dataset(f"packed:{tmp_path}/out")
+    first: list[int] = []
+    report = pack_dataset(
+        f"{tmp_path}/in", tmp_path / "out", size=8, progress=lambda done, _: first.append(done)
+    )
+    assert first[0] > 100  # it did not start over
+    assert report.count == whole.count == 299
+    assert report.broken == whole.broken
+    for name in ("image.bin", "records.jsonl", "records.i64", "meta.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        p.name for p in (tmp_path / "whole").iterdir()
+    }
+
+
+def test_other_settings_start_over(tmp_path: Path, write_image: Write) -> None:
+    write_image(tmp_path / "in/0.png")
+    stale = tmp_path / "out.partial"
+    stale.mkdir()
+    (stale / "image.bin").write_bytes(b"rubbish")
+    assert pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8).count == 1
+    assert len(open_dataset(f"packed:{tmp_path}/out")) == 1
+
+
+def test_what_goes_wrong(tmp_path: Path, write_image: Write, voc_root: Path) -> None:
+    write_image(tmp_path / "in/0.png")
+    pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
+    with pytest.raises(DataError, match="exists already"):
+        pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/0.png").write_bytes(b"x")
+    with pytest.raises(DataError, match="Not one record"):
+        pack_dataset(f"{tmp_path}/bad", tmp_path / "none", size=8)
+    image = tmp_path / "out/image.bin"
+    image.write_bytes(image.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"image\.bin has 191 bytes, expected 192"):
+        open_dataset(f"packed:{tmp_path}/out")
+    (tmp_path / "out/meta.json").write_text('{"format": "strop.packed/9"}')
+    with pytest.raises(DataError, match="newer"):
+        open_dataset(f"packed:{tmp_path}/out")
+
+
+def test_loading_needs_no_decoding(tmp_path: Path, write_image: Write) -> None:
+    for i in range(40):
+        write_image(tmp_path / f"in/{i:02d}.png", i)
+    pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
+    for path in (tmp_path / "in").iterdir():
+        path.unlink()
+    data = open_dataset(f"packed:{tmp_path}/out")
+    batches = list(Loader(data, batch_size=16, size=8, shuffle=True))
+    assert sorted(n for b in batches for n in b.names) == [f"{i:02d}.png" for i in range(40)]
+    for batch in batches:
+        for row, index in enumerate(batch.indices.tolist()):
+            assert torch.equal(batch.images[row], data[index].image)

@@ -1,0 +1,74 @@
+"""Spec strings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strop.data import Dataset, open_dataset, parse_spec
+from strop.errors import DataError
+
+
+def test_parse() -> None:
+    spec = parse_spec("voc:/data/voc?split=trainaug&limit=10")
+    assert (spec.kind, spec.path) == ("voc", "/data/voc")
+    assert dict(spec.parameters) == {"split": "trainaug", "limit": 10}
+    assert str(spec) == "voc:/data/voc?split=trainaug&limit=10"
+
+
+def test_a_bare_path_is_a_folder() -> None:
+    assert parse_spec("/data/photos") == parse_spec("folder:/data/photos")
+    assert parse_spec("./photos?").kind == "folder"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("shards:/d/train-*.tar", "/d/train-*.tar"),
+        ("shards:/d/train-00?.tar", "/d/train-00?.tar"),
+        ("shards:/d/train-00?.tar?classes=5", "/d/train-00?.tar"),
+        ("folder:/d/a:b", "/d/a:b"),
+        ("voc:rel/path", "rel/path"),
+    ],
+)
+def test_paths_keep_their_marks(text: str, path: str) -> None:
+    assert parse_spec(text).path == path
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("cityscape:/x?a=1", "Did you mean 'cityscapes'"),
+        ("vox:/x", "Did you mean 'voc'"),
+        ("nothing", "no kind of data 'nothing'"),
+        ("", "no kind of data"),
+        ("voc:/x?spilt=val", "no parameter 'spilt'. Did you mean 'split'"),
+        ("voc:/x?limit=ten", "'limit' of 'voc' is 'ten'"),
+        ("voc:/x?limit=-1", "'limit' of 'voc' is '-1'"),
+        ("voc:/x?split=a&split=b", "given twice"),
+        ("voc:?split=val", "names no path"),
+        ("scenes:/x?n=3", "takes no path"),
+    ],
+)
+def test_refused_by_name(text: str, complaint: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse_spec(text)
+    assert complaint in str(caught.value)
+
+
+def test_skip_and_limit(voc_root: Path) -> None:
+    whole = open_dataset(f"voc:{voc_root}")
+    part = open_dataset(f"voc:{voc_root}?skip=1&limit=5")
+    assert isinstance(part, Dataset)
+    assert [part[i].name for i in range(len(part))] == [whole[1].name]
+    assert part.classes == whole.classes
+    with pytest.raises(DataError, match="leaves nothing of 2 records"):
+        open_dataset(f"voc:{voc_root}?skip=2")
+
+
+def test_scenes() -> None:
+    data = open_dataset("scenes:?n=3&seed=7&size=32")
+    assert len(data) == 3
+    assert data[0].image.shape == (3, 32, 32)
+    assert data[0].scene is not None

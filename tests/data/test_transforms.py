@@ -1,0 +1,121 @@
+"""Image, masks, depth and scene stay aligned through every transform."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop.data import Record, crop, fit_record, flip, squash
+from strop.images import fit_square
+
+PALETTE = torch.tensor([[20, 30, 40], [220, 60, 30], [40, 200, 90], [60, 80, 240]])
+
+
+def blocks(height: int, width: int, seed: int, cells: int = 3) -> Record:
+    """A picture whose colours say its mask: a coarse grid of ids, its palette, its depth."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(0, 4, (cells, cells), generator=generator)
+    rows = torch.arange(height) * cells // height
+    columns = torch.arange(width) * cells // width
+    ids = coarse[rows[:, None], columns]
+    return Record(
+        image=PALETTE[ids].permute(2, 0, 1).to(torch.uint8).contiguous(),
+        name="blocks",
+        semantic=ids,
+        instance=ids + 1,
+        depth=ids.float() * 1.5 + 1,
+        labels=torch.ones(2, dtype=torch.bool),
+    )
+
+
+def assert_aligned(record: Record, at_least: float) -> None:
+    """Masks and depth agree with each other everywhere, and with the picture but for edges."""
+    height, width = record.image.shape[1:]
+    assert record.semantic is not None
+    assert record.instance is not None
+    assert record.depth is not None
+    assert record.semantic.shape == record.instance.shape == record.depth.shape == (height, width)
+    assert torch.equal(record.instance, record.semantic + 1)
+    assert torch.equal(record.depth, record.semantic.float() * 1.5 + 1)
+    pixels = record.image.permute(1, 2, 0).reshape(-1, 3).float()
+    seen = torch.cdist(pixels, PALETTE.float()).argmin(1).reshape(height, width)
+    assert (seen == record.semantic).float().mean() >= at_least
+
+
+sides = st.integers(12, 90)
+
+
+@settings(max_examples=60, deadline=None)
+@given(height=sides, width=sides, size=st.integers(24, 70), seed=st.integers(0, 99))
+def test_transforms_keep_parts_aligned(height: int, width: int, size: int, seed: int) -> None:
+    record = blocks(height, width, seed)
+    assert_aligned(record, 1.0)
+    for moved in (
+        squash(record, size),
+        crop(record, size),
+        flip(record),
+        flip(squash(record, size)),
+        fit_record(record, size, "squash", "fast"),
+        fit_record(record, size, "crop", "fast"),
+    ):
+        # Two edges each way, about a pixel wide, may be a mixture of colours.
+        assert_aligned(moved, 1 - 4 * 1.2 / min(moved.image.shape[1:]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(height=sides, width=sides, size=sides, seed=st.integers(0, 9))
+def test_pixels_are_those_of_fit_square(height: int, width: int, size: int, seed: int) -> None:
+    coarse = torch.randint(60, 196, (3, 4, 4), dtype=torch.uint8)
+    coarse = torch.nn.functional.interpolate(coarse[None].float(), (height, width), mode="bilinear")
+    image = coarse[0].round().to(torch.uint8)
+    record = Record(image=image, name="smooth")
+    assert torch.equal(squash(record, size).image, fit_square(image, size, "squash"))
+    assert torch.equal(crop(record, size).image, fit_square(image, size, "crop"))
+    for fit in ("squash", "crop"):
+        fast = fit_record(record, size, fit, "fast").image.int()  # type: ignore[arg-type]
+        exact = fit_record(record, size, fit, "exact").image.int()  # type: ignore[arg-type]
+        assert (fast - exact).abs().max() <= 2
+        assert (fast - exact).abs().float().mean() < 0.6
+
+
+@given(height=sides, width=sides, seed=st.integers(0, 9))
+def test_flip_twice_is_nothing(height: int, width: int, seed: int) -> None:
+    record = blocks(height, width, seed)
+    twice = flip(flip(record))
+    for part in ("image", "semantic", "instance", "depth", "labels"):
+        assert torch.equal(getattr(twice, part), getattr(record, part))
+
+
+def test_nearest_makes_no_new_ids() -> None:
+    record = blocks(31, 47, 3)
+    small = squash(record, 9)
+    assert small.semantic is not None
+    assert record.semantic is not None
+    assert set(small.semantic.unique().tolist()) <= set(record.semantic.unique().tolist())
+
+
+def test_the_scene_moves_with_the_picture() -> None:
+    image = torch.zeros(3, 60, 80, dtype=torch.uint8)
+    image[:, 20:24, 62:66] = 255  # centred on x = 63.5, y = 21.5
+    scene = {
+        "objects": [{"pixel_coords": [63.5, 21.5, 9.0], "color": "red"}],
+        "directions": {"left": [-1, 0, 0], "right": [1, 0, 0], "front": [0, -1, 0]},
+        "relationships": {"left": [[1]], "right": [[]]},
+    }
+    record = Record(image=image, name="spot", scene=scene)
+    for moved in (squash(record, 40), crop(record, 40), flip(record), flip(crop(record, 40))):
+        bright = moved.image[0].float()
+        ys, xs = torch.meshgrid(*(torch.arange(n).float() for n in bright.shape), indexing="ij")
+        centre = ((xs * bright).sum() / bright.sum(), (ys * bright).sum() / bright.sum())
+        assert moved.scene is not None
+        x, y, distance = moved.scene["objects"][0]["pixel_coords"]
+        assert abs(centre[0] - x) < 0.3
+        assert abs(centre[1] - y) < 0.3
+        assert distance == 9.0
+    flipped = flip(record).scene
+    assert flipped is not None
+    assert flipped["directions"]["left"] == [1, 0, 0]
+    assert flipped["relationships"] == {"left": [[]], "right": [[1]]}
+    assert flip(flip(record)).scene == scene
+    assert scene["directions"]["left"] == [-1, 0, 0]  # the original is left alone
