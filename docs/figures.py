@@ -32,7 +32,11 @@ def box(
 
 
 def arrow(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], text: str = "", dy: float = 0.2
+    axes: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    text: str = "",
+    dy: float = 0.2,
 ) -> None:
     axes.add_patch(
         FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=12, color=INK, lw=1.1)

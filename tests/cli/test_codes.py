@@ -67,7 +67,9 @@ def test_encode_finds_folders_files_and_globs(
     assert saved[0].names == tuple(str(pictures / "inner" / f"{n}.png") for n in range(3))
 
 
-def test_parquet_and_json_lines_agree(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
+def test_parquet_and_json_lines_agree(
+    run: Run, model: Path, pictures: Path, tmp_path: Path
+) -> None:
     for name in ("a.parquet", "a.jsonl"):
         assert run("encode", pictures, "-m", model, "-o", tmp_path / name)[0] == 0
     assert Program.load(tmp_path / "a.parquet") == Program.load(tmp_path / "a.jsonl")
@@ -141,7 +143,11 @@ def test_decode_writes_one_picture_each(
 ) -> None:
     run("encode", pictures, "-m", model, "-o", tmp_path / "a.parquet")
     assert run("decode", tmp_path / "a.parquet", "-m", model, "-o", tmp_path / "seen")[0] == 0
-    assert sorted(p.name for p in (tmp_path / "seen").iterdir()) == ["0-0.png", "1-1.png", "2-2.png"]
+    assert sorted(p.name for p in (tmp_path / "seen").iterdir()) == [
+        "0-0.png",
+        "1-1.png",
+        "2-2.png",
+    ]
 
 
 @pytest.mark.parametrize(
