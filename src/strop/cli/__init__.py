@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import strop
-from strop.cli import codes, info
+from strop.cli import codes, data, info
 from strop.cli.console import err
 from strop.errors import StropError
 
@@ -23,6 +23,7 @@ app.command()(codes.encode)
 app.command()(codes.interpret)
 app.command()(codes.decode)
 app.command()(info.info)
+app.add_typer(data.app, name="data")
 
 
 def _version(asked: bool) -> None:
