@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,9 @@ from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import Teacher, TeacherConfig, load_teacher
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 
-WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-torch.set_num_threads(max(1, (os.cpu_count() or 2) // WORKERS))
+if "OMP_NUM_THREADS" not in os.environ:
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) // workers))
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +48,10 @@ def make_tokenizer(tiny_teacher: Teacher) -> Callable[..., Tokenizer]:
     and lengths differ from image to image.
     """
 
+    @functools.cache
+    def seen(size: int) -> Tensor:
+        return tiny_teacher(draw_images(seed=99, count=8, size=size))
+
     def make(seed: int = 0, **changes: object) -> Tokenizer:
         sizes = {"width": 32, "depth": 2, "heads": 4, "feedforward": 64}
         values = {
@@ -59,9 +65,10 @@ def make_tokenizer(tiny_teacher: Teacher) -> Callable[..., Tokenizer]:
             "decoder": DecoderConfig(widths=(16, 8, 8, 8)),
         }
         with torch.random.fork_rng():
-            torch.manual_seed(seed)
+            torch.manual_seed(0)
             tokenizer = Tokenizer(TokenizerConfig(**{**values, **changes}), teacher=tiny_teacher)
-            enliven(tokenizer)
+            torch.manual_seed(seed)
+            enliven(tokenizer, seen(tokenizer.config.image_size))
         return tokenizer.eval()
 
     return make
@@ -85,20 +92,17 @@ def draw_images(seed: int = 0, count: int = 6, size: int = 64) -> Tensor:
     return blocks.repeat_interleave(size // 4, dim=-1).repeat_interleave(size // 4, dim=-2)
 
 
-def enliven(tokenizer: Tokenizer) -> None:
+@torch.no_grad()
+def enliven(tokenizer: Tokenizer, field: Tensor) -> None:
     """Give random weights the reach of trained ones; the caller seeds the global generator."""
-    for name, parameter in tokenizer.named_parameters():
-        if parameter.ndim == 2 and "decoder" not in name:
+    for parameter in tokenizer.parameters():
+        if parameter.ndim == 2:
             nn.init.normal_(parameter, std=1.5 / parameter.shape[1] ** 0.5)
-    codes = tokenizer.config.quantizer.codes
-    with torch.no_grad():
-        field = tokenizer._scaled_field(
-            draw_images(seed=99, count=8, size=tokenizer.config.image_size)
-        )
-        # Centred and stretched: a random teacher's pooled fields are all nearly the same.
-        first = tokenizer.length_head.mlp[0]
-        first.weight.mul_(20)
-        first.bias.copy_(-first.weight @ field.mean(dim=(0, 1)))
-        z = tokenizer.quantizer(tokenizer.generator(field)).z
-        everywhere = torch.ones(z.shape[:2], dtype=torch.bool)
-        tokenizer.quantizer.initialise(z, everywhere, torch.rand(codes))
+    field = field * tokenizer.config.teacher.scale
+    # Centred and stretched: a random teacher's pooled fields are all nearly the same.
+    first = tokenizer.length_head.mlp[0]
+    first.weight.mul_(20)
+    first.bias.copy_(-first.weight @ field.mean(dim=(0, 1)))
+    z = tokenizer.quantizer(tokenizer.generator(field)).z
+    everywhere = torch.ones(z.shape[:2], dtype=torch.bool)
+    tokenizer.quantizer.initialise(z, everywhere, torch.rand(tokenizer.config.quantizer.codes))

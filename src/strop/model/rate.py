@@ -8,6 +8,15 @@ from torch import Tensor
 from strop.errors import ProgramError
 
 
+def check_mean_length(mean_length: float, capacity: int) -> None:
+    """Refuse a mean that no lengths in [1, K] can have."""
+    if not 1 <= mean_length <= capacity:
+        raise ProgramError(
+            f"A mean length of {mean_length} is outside [1, {capacity}].",
+            f"Give a mean length from 1 to {capacity}.",
+        )
+
+
 def lengths_for_mean(predicted: Tensor, mean_length: float, capacity: int) -> Tensor:
     """Predicted lengths `(B,)` shifted so that they average `mean_length`: int64 in [1, K].
 
@@ -15,11 +24,7 @@ def lengths_for_mean(predicted: Tensor, mean_length: float, capacity: int) -> Te
     kept and no length leaves (0, K). Rounding goes to the largest remainders, so that the sum is
     the budget, to the nearest whole token.
     """
-    if not 1 <= mean_length <= capacity:
-        raise ProgramError(
-            f"A mean length of {mean_length} is outside [1, {capacity}].",
-            f"Give a mean length from 1 to {capacity}.",
-        )
+    check_mean_length(mean_length, capacity)
     logit = torch.logit((predicted.double() / capacity).clamp(1e-9, 1 - 1e-9))
     low, high = torch.full((), -50.0), torch.full((), 50.0)
     for _ in range(60):

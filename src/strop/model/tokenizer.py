@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -24,7 +24,7 @@ from strop.model.generator import Generator, GeneratorConfig
 from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.quantizer import Quantizer, QuantizerConfig
-from strop.model.rate import lengths_for_mean, shortest_within
+from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
 from strop.program import Program
 
@@ -48,13 +48,22 @@ class TokenizerConfig:
     decoder: DecoderConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.image_size < 1 or self.image_size % PIXELS_PER_LOCATION:
+        _check_positive(self, "")
+        if self.image_size % PIXELS_PER_LOCATION:
             raise ConfigError(
                 f"image_size is {self.image_size}.",
                 f"Give a multiple of {PIXELS_PER_LOCATION}, such as 128 or 256.",
             )
-        if self.max_length < 1:
-            raise ConfigError(f"max_length is {self.max_length}.", "Give at least 1.")
+        for name, part in (("generator", self.generator), ("interpreter", self.interpreter)):
+            if part.width % part.heads:
+                raise ConfigError(
+                    f"{name}.width is {part.width} for {part.heads} heads.",
+                    "Give a width that the heads can share evenly.",
+                )
+        if self.quantizer.decay >= 1:
+            raise ConfigError(
+                f"quantizer.decay is {self.quantizer.decay}.", "Give a number between 0 and 1."
+            )
 
     @property
     def grid(self) -> int:
@@ -131,7 +140,9 @@ class Tokenizer(
     @property
     def fingerprint(self) -> str:
         """Twelve hex digits that tell this model from others: its config and its codebook."""
-        content = json.dumps(to_dict(self.config), sort_keys=True).encode()
+        # A decoder may come later; the programs written before it are still this model's.
+        config = replace(self.config, decoder=None)
+        content = json.dumps(to_dict(config), sort_keys=True).encode()
         codebook = self.quantizer.codebook.detach().float().cpu().numpy().tobytes()
         return hashlib.sha256(content + codebook).hexdigest()[:12]
 
@@ -167,8 +178,18 @@ class Tokenizer(
         # Asked for nonsense, say so before the work.
         if isinstance(length, str) and length != "max":
             raise ProgramError(f"length is {length!r}.", 'Give a number, or "max" for all K.')
-        if isinstance(length, int):
-            Program._check_range(torch.tensor(length), 1, self.config.max_length, "length")
+        if length is not None and not isinstance(length, str):
+            length = torch.as_tensor(length)
+            if length.is_floating_point():
+                raise ProgramError(
+                    f"A length of {length.flatten()[0]:g} was given as a float.",
+                    "Give a whole number, or a tensor of them, one per image.",
+                )
+            Program._check_range(length, 1, self.config.max_length, "length")
+        if mean_length is not None:
+            check_mean_length(mean_length, self.config.max_length)
+        if tolerance is not None and not tolerance >= 0:
+            raise ProgramError(f"A tolerance of {tolerance} is not one.", "Give 0 or more.")
         names = _names(images)
         step = 1 if self.device.type == "cpu" else batch
         codes, predicted, searched = [], [], []
@@ -186,7 +207,7 @@ class Tokenizer(
             codebook_size=self.config.quantizer.codes,
             model=self.fingerprint,
             names=names,
-            check=isinstance(length, int | Tensor),
+            check=isinstance(length, Tensor),
         )
 
     @torch.no_grad()
@@ -306,15 +327,15 @@ class Tokenizer(
     def _lengths(
         self,
         predicted: Tensor,
-        length: int | Tensor | Literal["max"] | None,
+        length: Tensor | Literal["max"] | None,
         mean_length: float | None,
     ) -> Tensor:
         capacity = self.config.max_length
-        if isinstance(length, Tensor):
-            return length.to(predicted.device).long()
+        if length == "max":
+            length = torch.tensor(capacity)
         if length is not None:
-            forced = capacity if length == "max" else length
-            return torch.full_like(predicted, forced, dtype=torch.int64)
+            forced = length.to(predicted.device, torch.int64)
+            return forced if forced.ndim else forced.repeat(len(predicted))
         if mean_length is not None:
             return lengths_for_mean(predicted, mean_length, capacity)
         return whole_lengths(predicted, capacity)
@@ -358,6 +379,17 @@ class Tokenizer(
                 f"{self.config.max_length}.",
                 "Interpret it with the model that wrote it.",
             )
+
+
+def _check_positive(config: Any, where: str) -> None:
+    """Every number in a model's config is above 0 and finite, in its parts too."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if is_dataclass(value):
+            _check_positive(value, f"{where}{each.name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            if type(number) in (int, float) and not 0 < number < math.inf:
+                raise ConfigError(f"{where}{each.name} is {number}.", "Give a number above 0.")
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:
