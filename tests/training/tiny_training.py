@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from strop.curriculum import CurriculumConfig
 from strop.model.generator import GeneratorConfig
 from strop.model.interpreter import InterpreterConfig
 from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.objective import ObjectiveConfig
+from strop.training.config import TrainingConfig
+from strop.training.preset import Preset
 
 GRID, WIDTH, K = 2, 12, 10
 
@@ -41,3 +45,26 @@ def tiny_fields(images: int = 64, seed: int = 0) -> torch.Tensor:
     fields = torch.einsum("nb,bsd->nsd", weight, basis)
     mirrored = fields.unflatten(1, (GRID, GRID)).flip(2).flatten(1, 2)
     return torch.stack([fields, mirrored], dim=1).bfloat16()
+
+
+def tiny_preset(*, model=None, curriculum=None, objective=None, **training) -> Preset:
+    """A run of seconds that goes through all phases."""
+    settings = {
+        "steps": 60,
+        "batch": 8,
+        "learning_rate": 3e-3,
+        "final_learning_rate": 3e-4,
+        "reseed_every": 7,
+        "held_out": 6,
+        "log_every": 5,
+        "validate_every": 250_000,
+        "checkpoint_every": 100_000,
+        **training,
+    }
+    lengths = {"truncation_minimum": 3, "oracle_minimum": 1, **(curriculum or {})}
+    return Preset(
+        model=model or tiny_config(),
+        objective=ObjectiveConfig(**(objective or {})),
+        curriculum=CurriculumConfig(**lengths),
+        training=TrainingConfig(**settings),
+    )

@@ -114,7 +114,13 @@ def train(
         raise ConfigError("No data was given.", "Name a dataset: --data folder:/photos.")
     folder = Path(out) if out is not None else None
     chosen = _device(device)
-    with distributed.joined(chosen) as workers, _Stop() as stop:
+    # The caller's generators are left as they were; the run has its own.
+    devices = [chosen] if chosen.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices=devices),
+        distributed.joined(chosen) as workers,
+        _Stop() as stop,
+    ):
         if preset.training.batch % workers.world:
             raise ConfigError(
                 f"training.batch is {preset.training.batch}, which {workers.world} processes "
@@ -148,8 +154,9 @@ def train(
             extra_loss=extra_loss,
         )
         fresh_codebook = True
+        torch.manual_seed(preset.training.seed)
         if tokenizer is None:
-            tokenizer = _new_tokenizer(preset)
+            tokenizer = Tokenizer(preset.model)
             if init is not None:
                 source = init if isinstance(init, Tokenizer) else load_folder(init)
                 fresh_codebook = "quantizer.codebook" not in warm_start(tokenizer, source)
@@ -215,9 +222,9 @@ class _Loop:
             finished = run.step == training.steps
             if not finished:
                 self._checkpoint()
-            elif not self.metrics:
-                self._validate()
-            if finished:
+            else:
+                if stepper.steps_done == 0:  # resumed after its last step
+                    self._validate()
                 self._save()
         finally:
             self.watchers.on_end(run, finished)
@@ -403,12 +410,6 @@ def _device(device: str | torch.device | None) -> torch.device:
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def _new_tokenizer(preset: Preset) -> Tokenizer:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(preset.training.seed)
-        return Tokenizer(preset.model)
 
 
 def _make_folder(folder: Path) -> None:

@@ -1,0 +1,49 @@
+"""A run killed with SIGKILL again and again, resumed each time. Run as a process by a test.
+
+Usage: killed_run.py FOLDER STEP... : die before the checkpoint of each STEP, then finish.
+Each life is a process of its own, forked so that torch is imported once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import torch
+from tiny_training import tiny_fields, tiny_preset
+
+from strop.training.callbacks import Callback
+from strop.training.loop import train
+
+torch.set_num_threads(1)
+
+
+class Death(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_log(self, run, metrics) -> None:
+        if run.step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def live(folder: str, until: int) -> None:
+    preset = tiny_preset(log_every=1, checkpoint_every=25_000, weight_average=0.9)
+    train(preset, tiny_fields(60), out=folder, resume=True, callbacks=[Death(until)])
+
+
+def main() -> None:
+    folder, *steps = sys.argv[1:]
+    for step in [*map(int, steps), -1]:
+        process = os.fork()
+        if process == 0:
+            live(folder, step)
+            os._exit(0)
+        _, status = os.waitpid(process, 0)
+        expected = signal.SIGKILL if step >= 0 else 0
+        if status != expected:
+            sys.exit(f"the life until step {step} ended with status {status}")
+
+
+main()

@@ -1,0 +1,82 @@
+"""Two processes at half the batch against one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_training import tiny_fields, tiny_preset
+
+from strop.errors import ConfigError
+from strop.training import distributed
+from strop.training.checkpoint import checkpoint_paths, read_checkpoint
+from strop.training.distributed import Workers
+from strop.training.loop import train
+
+HERE = Path(__file__).parent
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def test_two_gloo_processes_equal_one_codebook_included(tmp_path):
+    port = str(free_port())
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "distributed_run.py"), str(tmp_path / "two")],
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    train(tiny_preset(steps=40), tiny_fields(60), out=tmp_path / "one")
+    for process in processes:
+        _, problems = process.communicate(timeout=300)
+        assert process.returncode == 0, problems[-2000:]
+
+    one, two = (
+        read_checkpoint(checkpoint_paths(tmp_path / run / "checkpoints")[0]).tensors
+        for run in ("one", "two")
+    )
+    for name, value in one.items():
+        if not name.startswith("rng."):
+            assert torch.allclose(value, two[name], rtol=2e-3, atol=2e-4), name
+    assert torch.allclose(
+        one["model.quantizer.codebook"], two["model.quantizer.codebook"], atol=1e-4
+    )
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch):
+    class Group:
+        def __enter__(self):
+            return Workers(0, 3)
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(distributed, "joined", lambda device: Group())
+    with pytest.raises(ConfigError, match="3 processes"):
+        train(tiny_preset(), tiny_fields(60))
+
+
+def test_shares_cover_the_batch():
+    rows = torch.arange(12)
+    parts = [rows[Workers(rank, 3).share(12)] for rank in range(3)]
+    assert torch.equal(torch.cat(parts), rows)
