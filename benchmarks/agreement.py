@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 import torch
-from common import save
 from rich.console import Console
 
 import strop
+from common import save
 from strop.data.spec import open_dataset
 
 

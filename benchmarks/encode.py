@@ -10,10 +10,10 @@ import argparse
 from dataclasses import replace
 
 import torch
-from common import device, machine, save, seconds
 from rich.console import Console
 from rich.table import Table
 
+from common import device, machine, save, seconds
 from strop import Tokenizer
 from strop.model.teacher import TeacherConfig
 from strop.training.preset import load_preset

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from common import device, machine, save, seconds
 from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
+from common import device, machine, save, seconds
 from strop.curriculum import scaled
 from strop.model.teacher import TeacherConfig, load_teacher
 from strop.model.tokenizer import Tokenizer
@@ -145,15 +145,23 @@ def measure(setting: Setting, where: torch.device, at_least: float) -> dict[str,
 
 def flops(setting: Setting, where: torch.device) -> float:
     """Of one image in one training step, forward and backward, by PyTorch's own counter."""
-    stepper, recipe, source = prepared(replace(setting, batch=8), where, images=8)
+    rows = 8
+    stepper, recipe, source = prepared(replace(setting, batch=rows), where, images=rows)
     stepper.compiled = stepper.graphed = False
-    run = stepper._compiled_forward(setting.probing)
+    run = stepper._compiled_forward(False)
     loaded = next(source.batches(1))
-    with FlopCounterMode(display=False) as counter:
-        run(source.field_of(loaded), to_device(step_values(recipe, 1), where), stepper.state)[
-            0
-        ].backward()
-    return counter.get_total_flops() / 8
+    with FlopCounterMode(display=False) as step:
+        values = to_device(step_values(recipe, 1), where)
+        run(source.field_of(loaded), values, stepper.state).loss.backward()
+    total = step.get_total_flops() / rows
+    if setting.probing:  # two more interpretations, forward only, of a share of the rows
+        config = stepper.tokenizer.config
+        z_q = torch.randn(rows, config.max_length, config.quantizer.code_width, device=where)
+        active = torch.ones(rows, config.max_length, dtype=torch.bool, device=where)
+        with FlopCounterMode(display=False) as probe:
+            stepper.tokenizer.interpreter(z_q, active)
+        total += 2 * recipe.curriculum.probe_fraction * probe.get_total_flops() / rows
+    return total
 
 
 def ceiling(where: torch.device) -> float:
