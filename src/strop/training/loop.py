@@ -33,6 +33,7 @@ from strop.training.checkpoint import (
     restore,
     save_checkpoint,
 )
+from strop.training.decoder import ABOUT_WIDTHS
 from strop.training.distributed import Workers
 from strop.training.fields import Fields, open_data
 from strop.training.plots import plot_run
@@ -142,6 +143,7 @@ def train(
             device=chosen,
             loading_workers=loading_workers,
         )
+        widths = fields.config.decoder.widths if fields.config.decoder else None
         preset = replace(preset, model=replace(fields.config, decoder=None))
         if checkpoint is not None:
             _check_same(checkpoint, preset)
@@ -173,6 +175,10 @@ def train(
             _make_folder(folder)
             write_json(folder / "run.json", "run", 1, to_dict(preset))
             watchers.callbacks.insert(0, JsonLines(folder / "metrics.jsonl"))
+        about: dict[str, Any] = {"name": preset.name, "preset": preset.name}
+        if widths is not None:  # the decoder comes afterwards
+            about[ABOUT_WIDTHS] = list(widths)
+        tokenizer.about = about
         loop = _Loop(run, fields, recipe, watchers, stop, seconds)
         return loop.go(fresh_codebook and checkpoint is None)
 
@@ -324,9 +330,7 @@ class _Loop:
         if stepper.averaged is not None:
             stepper.use_averaged_weights()
         tokenizer, preset = stepper.tokenizer, run.preset
-        tokenizer.about = {
-            "name": preset.name,
-            "preset": preset.name,
+        tokenizer.about |= {
             "data": f"{self.fields.name} ({self.fields.source.images:,} images)",
             "steps": f"{preset.training.steps:,} of {preset.training.batch} images",
             "time": f"{self.seconds / 3600:.2f} h",

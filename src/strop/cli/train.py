@@ -1,0 +1,236 @@
+"""`strop train`, `train-decoder`, `sweep` and `data features`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.table import Table
+
+from strop.cli.console import Device, Json, check_device, err, out, print_json, progress
+from strop.config import to_dict
+from strop.errors import ConfigError
+from strop.model.checkpoint import load
+from strop.training.callbacks import ProgressBar, TensorBoard
+from strop.training.decoder import train_decoder as fit_decoder
+from strop.training.fields import cache_fields
+from strop.training.loop import train as run_training
+from strop.training.plan import describe, measure
+from strop.training.preset import Preset, load_preset, parse_assignments
+from strop.training.sweep import sweep as run_sweep
+
+PresetName = Annotated[str, typer.Argument(help="A preset (`strop info` lists them) or a .toml.")]
+Data = Annotated[
+    str | None, typer.Option(help="Such as coco:/data/coco?split=train, or a folder of images.")
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder for everything the run writes.")]
+Cache = Annotated[
+    str | None,
+    typer.Option(help="File of fields, written if not there; or `memory`."),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Any setting: --set training.seed=3. Repeatable.")
+]
+Steps = Annotated[int | None, typer.Option(min=1, help="Optimizer steps; phases scale with them.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Images a step, over all processes.")]
+Loading = Annotated[int, typer.Option("--workers", min=0, help="Processes that read images.")]
+TeacherName = Annotated[str | None, typer.Option(help="Another teacher than the preset's.")]
+Validation = Annotated[str | None, typer.Option("--val", help="Images to measure on.")]
+
+
+def train(
+    preset: PresetName,
+    data: Data = None,
+    folder: Out = Path("runs/latest"),
+    steps: Steps = None,
+    batch: BatchSize = None,
+    validation: Validation = None,
+    teacher: TeacherName = None,
+    cache: Cache = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint in --out.")] = False,
+    init: Annotated[str | None, typer.Option(help="A model to start from.")] = None,
+    settings: Settings = None,
+    dry_run: Annotated[bool, typer.Option(help="Say what the run would be, and time it.")] = False,
+    workers: Loading = 2,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train a tokenizer. Under torchrun, on several GPUs or machines."""
+    plan = _resolved(preset, steps, batch, settings)
+    if dry_run:
+        _dry_run(plan, device, as_json)
+        return
+    result = run_training(
+        plan,
+        data,
+        out=folder,
+        validation=validation,
+        cache=cache,
+        teacher=teacher,
+        resume=resume,
+        init=load(init, device="cpu") if init else None,
+        callbacks=[ProgressBar(err), TensorBoard(folder / "tensorboard")],
+        device=check_device(device),
+        loading_workers=workers,
+    )
+    if as_json:
+        print_json({"finished": result.finished, "step": result.step, **result.metrics})
+    elif result.finished:
+        _print_metrics(result.metrics)
+        out.print(f"The model is in {folder / 'model'}", highlight=False)
+    else:
+        out.print(f"Stopped after step {result.step}; go on with --resume.", highlight=False)
+
+
+def train_decoder(
+    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")],
+    data: Annotated[str, typer.Option(help="Spec of the images.")],
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where the model goes; by default back.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1)] = 20_000,
+    batch: Annotated[int, typer.Option(min=1)] = 32,
+    workers: Loading = 2,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train the pixel decoder of a model; nothing else in it changes."""
+    if folder is None and not Path(model).is_dir():
+        raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
+    tokenizer = load(model, device=check_device(device))
+    with progress() as bar:
+        task = bar.add_task("decoder", total=steps)
+
+        def watch(step: int, losses: dict[str, float]) -> None:
+            text = f"L1 {losses['l1']:.4f}  perceptual {losses['perceptual']:.4f}"
+            bar.update(task, completed=step, description=text)
+
+        metrics = fit_decoder(
+            tokenizer, data, steps=steps, batch=batch, loading_workers=workers, watch=watch
+        )
+    tokenizer.save_pretrained(folder or model)
+    if as_json:
+        print_json(metrics)
+    else:
+        _print_metrics(metrics)
+
+
+def sweep(
+    preset: PresetName,
+    data: Annotated[str, typer.Option(help="Spec of the images.")],
+    axes: Annotated[
+        list[str],
+        typer.Option("--axis", help="--axis model.quantizer.codes=256,1024. Repeatable."),
+    ],
+    folder: Out = Path("runs/sweep"),
+    steps: Steps = None,
+    batch: BatchSize = None,
+    validation: Validation = None,
+    cache: Cache = None,
+    settings: Settings = None,
+    workers: Loading = 2,
+    device: Device = None,
+) -> None:
+    """Train at every combination of settings and draw R² against bits."""
+    grid = {
+        key: values if isinstance(values, list) else [values]
+        for key, values in parse_assignments([_as_list(axis) for axis in axes]).items()
+    }
+    results = run_sweep(
+        _resolved(preset, steps, batch, settings),
+        data,
+        grid,
+        out=folder,
+        say=lambda text: err.print(text, highlight=False),
+        validation=validation,
+        cache=cache,
+        device=check_device(device),
+        loading_workers=workers,
+    )
+    table = Table("run", "bits", "R² (channel means)", "mean length", box=None)
+    for run in sorted(results, key=lambda run: float(run["bits"])):
+        figures = (f"{run['bits']:.0f}", f"{run['r2_centred']:.4f}", f"{run['length_mean']:.1f}")
+        table.add_row(run["name"], *figures)
+    out.print(table)
+
+
+def features(
+    spec: Annotated[str, typer.Argument(help="Spec of the images.")],
+    cache: Annotated[Path, typer.Option("--out", help="The file to write.")],
+    preset: Annotated[str, typer.Option(help="Whose teacher, size and fit.")] = "strop-s-dinov3-s",
+    teacher: TeacherName = None,
+    flip: Annotated[bool, typer.Option(help="Also mirrored, for training with flips.")] = True,
+    workers: Loading = 2,
+    device: Device = None,
+) -> None:
+    """Write the teacher's fields of a dataset to a file, for `train --cache`."""
+    from dataclasses import replace
+
+    from strop.model.teacher import describe_teacher
+
+    config = load_preset(preset).model
+    if teacher is not None:
+        config = replace(config, teacher=describe_teacher(teacher))
+    chosen = check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
+    with progress() as bar:
+        task = bar.add_task("fields", total=None)
+        written = cache_fields(
+            cache,
+            spec,
+            config,
+            flip=flip,
+            device=chosen,
+            loading_workers=workers,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    shape = " x ".join(map(str, written.fields.shape))
+    size = written.path.stat().st_size / 2**30
+    err.print(f"Wrote {shape} fields ({size:.2f} GiB) to {written.path}", highlight=False)
+
+
+def _resolved(
+    preset: str, steps: int | None, batch: int | None, settings: list[str] | None
+) -> Preset:
+    changes = parse_assignments(settings or [])
+    if steps is not None:
+        changes["training.steps"] = steps
+    if batch is not None:
+        changes["training.batch"] = batch
+    return load_preset(preset, changes)
+
+
+def _dry_run(preset: Preset, device: str | None, as_json: bool) -> None:
+    chosen = check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
+    facts: dict[str, Any] = {"config": to_dict(preset), **describe(preset)}
+    if not as_json:
+        out.print(facts.pop("config"))
+        _print_metrics(facts)
+        err.print("Taking a few steps ...")
+    facts |= (measured := measure(preset, torch.device(chosen)))
+    if as_json:
+        print_json(facts)
+    else:
+        _print_metrics(measured)
+
+
+def _print_metrics(metrics: dict[str, Any]) -> None:
+    table = Table(show_header=False, box=None)
+    for name, value in metrics.items():
+        table.add_row(name, _shown(value))
+    out.print(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):  # phases
+        return ", ".join(f"{key}: {start:,}-{end:,}" for key, (start, end) in value.items())
+    if isinstance(value, float):
+        return f"{value:,.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _as_list(axis: str) -> str:
+    """`key=1,2` as TOML would have it: `key=[1,2]`."""
+    key, equals, values = axis.partition("=")
+    return f"{key}{equals}[{values}]" if equals and not values.startswith("[") else axis

@@ -1,0 +1,216 @@
+"""The pixel decoder, trained afterwards on the fields of a frozen tokenizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strop.data.loader import Loader
+from strop.data.record import Dataset
+from strop.data.spec import open_dataset
+from strop.data.subset import subset
+from strop.errors import TrainingError
+from strop.model.decoder import Decoder, DecoderConfig
+from strop.model.interpreter import prefix_mask
+from strop.model.length_head import whole_lengths
+from strop.model.teacher import Teacher
+from strop.model.tokenizer import Tokenizer
+from strop.objective import latent_alignment
+from strop.training import draws
+from strop.training.sources import split
+
+Watch = Callable[[int, dict[str, float]], None]
+"""Called every few steps with how many were taken and the mean losses since."""
+
+ABOUT_WIDTHS = "decoder widths"
+"""Where a model without a decoder notes the widths its preset has for one."""
+
+
+def train_decoder(
+    tokenizer: Tokenizer,
+    data: str | Dataset | Tensor,
+    *,
+    steps: int = 20_000,
+    batch: int = 32,
+    learning_rate: float = 1e-3,
+    perceptual_weight: float = 1.0,
+    widths: tuple[int, ...] | None = None,
+    held_out: int = 64,
+    seed: int = 0,
+    loading_workers: int = 0,
+    watch: Watch | None = None,
+    watch_every: int = 50,
+) -> dict[str, float]:
+    """Give `tokenizer` a decoder trained on what it makes of images; nothing else in it changes.
+
+    data               a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
+    perceptual_weight  of the latent alignment of the teacher's fields of the decoded and of the
+                       original image, beside L1
+    widths             of the four blocks; by default the ones it has, or its preset had
+    held_out           images kept from training, for the PSNR, SSIM and L1 that are returned
+
+    On a GPU everything but the losses runs in bf16.
+    """
+    config, device = tokenizer.config, tokenizer.device
+    noted = tokenizer.about.get(ABOUT_WIDTHS)
+    if widths is not None:
+        decoder_config = DecoderConfig(widths=widths)
+    elif config.decoder is not None:
+        decoder_config = config.decoder
+    else:
+        decoder_config = DecoderConfig(widths=tuple(noted)) if noted else DecoderConfig()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        decoder = Decoder(decoder_config, field_width=config.teacher.width).to(device)
+    source = open_dataset(data) if isinstance(data, str) else data
+    kept, held = split(len(source), held_out)
+    if len(kept) < batch:
+        raise TrainingError(
+            f"There are {len(kept)} images to train on, fewer than one batch of {batch}.",
+            "Use more data or a smaller batch.",
+        )
+    tokenizer.eval()
+    teacher, bf16 = tokenizer.teacher, device.type == "cuda"
+    optimizer = torch.optim.AdamW(decoder.parameters(), lr=learning_rate, betas=(0.9, 0.99))
+    totals, counted = torch.zeros(2, device=device), 0
+    images_of = _batches(source, kept, tokenizer, batch, seed, loading_workers)
+    for step in range(steps):
+        images = next(images_of)
+        flip = draws.mirrored(seed, step, len(images)).to(device)
+        images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            field, made = interpreted(tokenizer, images)
+            decoded = decoder(made)
+            seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
+        l1 = (decoded.float() - images.float() / 255).abs().mean()
+        perceptual = latent_alignment(seen, field).mean()
+        optimizer.zero_grad(set_to_none=True)
+        (l1 + perceptual_weight * perceptual).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+        optimizer.step()
+        totals += torch.stack([l1, perceptual]).detach()
+        counted += 1
+        if watch is not None and ((step + 1) % watch_every == 0 or step + 1 == steps):
+            means = (totals / counted).tolist()
+            if not all(map(math.isfinite, means)):
+                raise TrainingError(
+                    f"Training the decoder failed by step {step + 1}: L1 is {means[0]}, the "
+                    f"perceptual term {means[1]}.",
+                    "Lower its learning rate.",
+                )
+            watch(step + 1, {"l1": means[0], "perceptual": means[1]})
+            totals.zero_()
+            counted = 0
+    tokenizer.decoder = decoder.eval()
+    tokenizer.config = replace(config, decoder=decoder_config)
+    tokenizer.about.pop(ABOUT_WIDTHS, None)
+    return measure_decoder(tokenizer, _images(source, held, tokenizer)) if len(held) else {}
+
+
+@torch.no_grad()
+def interpreted(tokenizer: Tokenizer, images: Tensor) -> tuple[Tensor, Tensor]:
+    """The teacher's and the interpreter's scaled fields of uint8 images (B, 3, H, H).
+
+    The interpreter's at the predicted lengths.
+    """
+    field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
+    k = tokenizer.config.max_length
+    active = prefix_mask(whole_lengths(tokenizer.length_head(field), k), k)
+    z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
+    return field, tokenizer.interpreter(z_q, active).float()
+
+
+@torch.no_grad()
+def measure_decoder(tokenizer: Tokenizer, images: Iterator[Tensor]) -> dict[str, float]:
+    """PSNR, SSIM and L1 of decoded images at predicted lengths, over uint8 batches."""
+    assert tokenizer.decoder is not None
+    squared = absolute = similar = pixels = count = 0.0
+    for batch in images:
+        _, made = interpreted(tokenizer, batch)
+        decoded, truth = tokenizer.decoder(made).float(), batch.float() / 255
+        squared += (decoded - truth).square().sum().item()
+        absolute += (decoded - truth).abs().sum().item()
+        similar += ssim(decoded, truth).sum().item()
+        pixels += truth.numel()
+        count += len(batch)
+    return {
+        "psnr": -10 * math.log10(max(squared / pixels, 1e-12)),
+        "ssim": similar / count,
+        "l1": absolute / pixels,
+    }
+
+
+def ssim(x: Tensor, y: Tensor, window: int = 11, sigma: float = 1.5) -> Tensor:
+    """Structural similarity (B,) of images (B, 3, H, W) in [0, 1]: Wang et al. 2004."""
+    offset = torch.arange(window, device=x.device, dtype=x.dtype) - window // 2
+    weight = torch.exp(-offset.square() / (2 * sigma**2))
+    weight = weight / weight.sum()
+    channels = x.shape[1]
+    across = weight.view(1, 1, 1, -1).expand(channels, -1, -1, -1)
+    down = weight.view(1, 1, -1, 1).expand(channels, -1, -1, -1)
+
+    def blur(image: Tensor) -> Tensor:
+        return F.conv2d(F.conv2d(image, across, groups=channels), down, groups=channels)
+
+    mean_x, mean_y = blur(x), blur(y)
+    var_x, var_y = blur(x * x) - mean_x**2, blur(y * y) - mean_y**2
+    both = blur(x * y) - mean_x * mean_y
+    c1, c2 = 0.01**2, 0.03**2
+    score = ((2 * mean_x * mean_y + c1) * (2 * both + c2)) / (
+        (mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2)
+    )
+    return score.mean((1, 2, 3))
+
+
+def _field_of_pixels(teacher: Teacher, pixels: Tensor) -> Tensor:
+    """The teacher's field of float images in [0, 1], with gradient to the pixels."""
+    return teacher.patch_tokens(teacher.backbone, teacher.preprocess(pixels.float() * 255)).float()
+
+
+def _batches(
+    source: Dataset | Tensor,
+    kept: Tensor,
+    tokenizer: Tokenizer,
+    batch: int,
+    seed: int,
+    workers: int,
+) -> Iterator[Tensor]:
+    """uint8 batches on the device, without end."""
+    device, config = tokenizer.device, tokenizer.config
+    if isinstance(source, Tensor):
+        order, step = draws.Order(len(kept), batch, seed=seed), 0
+        while True:
+            yield source[kept[order.rows(step)].to(source.device)].to(device)
+            step += 1
+    with Loader(
+        subset(source, kept.tolist()),
+        batch_size=batch,
+        size=config.image_size,
+        fit=config.fit,
+        seed=seed,
+        shuffle=True,
+        drop_last=True,
+        workers=workers,
+    ) as loader:
+        for records in loader.forever():
+            yield records.images.to(device, non_blocking=True)
+
+
+def _images(source: Dataset | Tensor, rows: Tensor, tokenizer: Tokenizer) -> Iterator[Tensor]:
+    """The images at `rows` in order, uint8 batches on the device."""
+    device, config = tokenizer.device, tokenizer.config
+    if isinstance(source, Tensor):
+        for part in rows.split(16):
+            yield source[part.to(source.device)].to(device)
+        return
+    with Loader(
+        subset(source, rows.tolist()), batch_size=16, size=config.image_size, fit=config.fit
+    ) as loader:
+        for records in loader:
+            yield records.images.to(device)

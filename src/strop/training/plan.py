@@ -1,0 +1,118 @@
+"""`--dry-run`: what a run will be, before it is one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from strop.curriculum import scaled
+from strop.model.teacher import teacher_parameters
+from strop.model.tokenizer import Tokenizer
+from strop.training.preset import Preset
+from strop.training.step import WARM_STEPS, Recipe, Stepper, step_values
+
+PAPER_HOURS = {
+    ("dinov3-s", 256): 27,
+    ("dinov3-s", 512): 45,
+    ("dinov3-b", 256): 32,
+    ("dinov3-b", 512): 50,
+    ("dinov3-l", 512): 66,
+}
+"""Hours on one H100 by teacher and width of the generator: the paper's table of variants."""
+
+PHASES = (
+    "1 random truncation",
+    "2 + oracle",
+    "3 + length head",
+    "4 handoff",
+    "predicted lengths only",
+)
+
+
+def describe(preset: Preset) -> dict[str, Any]:
+    """Parameters, phase boundaries and an estimate of memory, without doing anything."""
+    model, training = preset.model, preset.training
+    with torch.device("meta"):
+        trainable = Tokenizer(model).trainable_parameters
+    curriculum = scaled(preset.curriculum, training.steps)
+    starts = (0, *curriculum.phase_ends)
+    ends = (*curriculum.phase_ends, training.steps)
+    phases = {name: (start, end) for name, start, end in zip(PHASES, starts, ends, strict=True)}
+    name = model.teacher.name.removeprefix("random:")
+    return {
+        "trainable parameters": trainable,
+        "teacher parameters": teacher_parameters(model.teacher.name),
+        "phases": phases if curriculum.enabled else {"fixed length": (0, training.steps)},
+        "estimated memory, GB": round(estimated_memory(preset, trainable) / 1e9, 1),
+        "paper hours on an H100": PAPER_HOURS.get((name, model.generator.width)),
+    }
+
+
+def estimated_memory(preset: Preset, trainable: int) -> float:
+    """Bytes, roughly: weights, gradients and moments, and what the backward pass keeps.
+
+    Per token and layer that is about ten vectors of the width and two of the feed-forward, in
+    bf16; per program token three rows of similarities in fp32; the field a few times in fp32.
+    """
+    model, training = preset.model, preset.training
+    locations, k = model.grid**2, model.max_length
+
+    def kept(tokens: int, depth: int, width: int, feedforward: int) -> int:
+        return tokens * depth * (10 * width + 2 * feedforward) * 2
+
+    generator, interpreter = model.generator, model.interpreter
+    image = kept(locations + k, generator.depth, generator.width, generator.feedforward)
+    image += kept(locations, interpreter.depth, interpreter.width, interpreter.feedforward)
+    image += 3 * k * model.quantizer.codes * 4 + 4 * locations * model.teacher.width * 4
+    return 16 * trainable + training.batch * image
+
+
+def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str, Any]:
+    """Take a few steps of each kind on random fields: seconds a step, memory, hours in all."""
+    model, training = preset.model, preset.training
+    recipe = Recipe(
+        scaled(preset.objective, training.steps),
+        scaled(preset.curriculum, training.steps),
+        scaled(training, training.steps),
+    )
+    tokenizer = Tokenizer(model).to(device)
+    shape = (training.batch, model.grid**2, model.teacher.width)
+    fields = torch.randn(shape, device=device, dtype=torch.bfloat16)
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], recipe, device=device)
+    stepper.initialise_codebook((fields,))
+    first_probe = recipe.curriculum.phase_ends[0]
+    at = {"phase 1": 0}
+    if recipe.curriculum.enabled:
+        at["phases 2 to 4"] = first_probe
+    started = time.perf_counter()
+    stepper.warm_up((fields,), step_values(recipe, 0).to(device))
+    # Enough steps that kernels are chosen and, on a GPU, the graphs recorded.
+    for _ in range(WARM_STEPS + 1 if stepper.compiled else 1):
+        stepper((fields,), step_values(recipe, 0).to(device), 0)
+    _wait(device)
+    report: dict[str, Any] = {"seconds to compile": round(time.perf_counter() - started, 1)}
+    seconds = {}
+    for name, step in at.items():
+        values = step_values(recipe, step).to(device)
+        stepper((fields,), values, step)
+        _wait(device)
+        started = time.perf_counter()
+        for _ in range(steps):
+            stepper((fields,), values, step)
+        _wait(device)
+        seconds[name] = (time.perf_counter() - started) / steps
+        report[f"images per second, {name}"] = round(training.batch / seconds[name], 1)
+    if device.type == "cuda":
+        report["peak memory, GB"] = round(torch.cuda.max_memory_allocated(device) / 1e9, 1)
+    early = first_probe if recipe.curriculum.enabled else training.steps
+    late = seconds.get("phases 2 to 4", seconds["phase 1"])
+    total = early * seconds["phase 1"] + (training.steps - early) * late
+    report["projected hours"] = round(total / 3600, 2)
+    return report
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
