@@ -1,0 +1,209 @@
+"""A whole run: files, callbacks, validation, warm starts, failures."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+
+import pytest
+import torch
+from rich.console import Console
+from tiny_training import K, tiny_config, tiny_fields, tiny_preset, tiny_tokenizer
+
+import strop.metrics
+from strop.errors import ConfigError, TrainingError
+from strop.model.checkpoint import load_folder
+from strop.model.interpreter import prefix_mask
+from strop.model.quantizer import QuantizerConfig
+from strop.training.callbacks import Callback, ProgressBar, TensorBoard, read_metrics
+from strop.training.checkpoint import checkpoint_paths
+from strop.training.loop import codebook_health, summary, train, warm_start
+from strop.training.step import METRICS
+from strop.training.validation import correlation, validate
+
+
+def test_a_run_writes_everything_it_promises(tmp_path):
+    calls = []
+
+    class Watcher(Callback):
+        def on_start(self, run):
+            calls.append(("start", run.step))
+
+        def on_validation(self, run, metrics):
+            calls.append(("validation", run.step))
+
+        def on_checkpoint(self, run, path):
+            calls.append(("checkpoint", run.step))
+
+        def on_end(self, run, finished):
+            calls.append(("end", finished))
+
+    screen = Console(record=True, width=120, force_terminal=True)
+    watchers = [Watcher(), ProgressBar(screen), TensorBoard(tmp_path / "tensorboard")]
+    result = train(tiny_preset(), tiny_fields(60), out=tmp_path, callbacks=watchers)
+    assert result.finished
+    assert result.step == 60
+    assert calls[0] == ("start", 0)
+    assert calls[-1] == ("end", True)
+    assert [step for name, step in calls if name == "validation"] == [30, 60]
+    assert [step for name, step in calls if name == "checkpoint"] == [12, 24, 36, 48, 60]
+    assert len(checkpoint_paths(tmp_path / "checkpoints")) == 2
+    for name in ("losses.png", "lengths.png", "r2.png"):
+        assert (tmp_path / name).stat().st_size > 1000
+    assert list((tmp_path / "tensorboard").iterdir())
+    assert "img/s" in screen.export_text()
+
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    logs = [line for line in lines if line["kind"] == "training"]
+    assert [line["step"] for line in logs] == list(range(5, 61, 5))
+    assert [logs[i]["phase"] for i in (0, 2, 3, 4, 6)] == [1, 2, 3, 4, 5]
+    expected = {"latent", "commitment", "diversity", "length", "m", "u_short", "u_long"}
+    expected |= {"predicted_length_spread", "length_target_correlation", "codes_in_use"}
+    expected |= {"codes_perplexity", "raw_norm", "gradient_norm", "images_per_second"}
+    assert expected <= logs[-1].keys()
+
+    model = load_folder(tmp_path / "model")
+    assert model.about["data"] == "fields in memory (54 images)"
+    assert "r2_centred, held out" in model.about["metrics"]
+    card = (tmp_path / "model/README.md").read_text()
+    assert "60 of 8 images" in card
+    for name, value in result.tokenizer.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+    assert json.loads((tmp_path / "run.json").read_text())["training"]["steps"] == 60
+
+
+def test_training_learns():
+    preset = tiny_preset(steps=400, batch=16, learning_rate=1e-2, final_learning_rate=1e-3)
+    before = validate(tiny_tokenizer(), tiny_fields(200)[:, 0], precision=torch.float32)
+    after = train(preset, tiny_fields(200), validation=tiny_fields(200)).metrics
+    assert before["r2_centred"] < 0.05
+    assert after["r2_centred@10"] > 0.3
+
+
+def test_the_same_seed_gives_the_same_model_and_another_another():
+    fields = tiny_fields(60)
+    runs = [
+        train(tiny_preset(steps=10, seed=seed), fields).tokenizer.state_dict() for seed in (1, 1, 2)
+    ]
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+    assert not torch.equal(runs[0]["generator.queries"], runs[2]["generator.queries"])
+
+
+def test_a_run_leaves_the_callers_random_numbers_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(tiny_preset(steps=5), tiny_fields(60))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_validation_agrees_with_the_definitions():
+    tokenizer, fields = tiny_tokenizer(), tiny_fields(20)[:, 0]
+    metrics = validate(tokenizer, fields, precision=torch.float32, batch=7)
+    scaled = fields.float() * 0.5
+    with torch.no_grad():
+        z_q = tokenizer.quantizer(tokenizer.generator(scaled)).z_q
+        active = prefix_mask(torch.full((20,), 8), K)
+        seen = tokenizer.interpreter(z_q, active) / 0.5
+    target = fields.float()
+    assert metrics["r2@8"] == pytest.approx(strop.metrics.r2(seen, target).item(), abs=1e-5)
+    assert metrics["r2_centred@8"] == pytest.approx(
+        strop.metrics.r2_centred(seen, target).item(), abs=1e-5
+    )
+    assert metrics["cosine@8"] == pytest.approx(strop.metrics.cosine(seen, target).item(), abs=1e-5)
+    constant = target.mean((0, 1)).expand_as(target)
+    assert metrics["r2_constant"] == pytest.approx(
+        strop.metrics.r2(constant, target).item(), abs=1e-5
+    )
+    assert metrics["cosine_constant"] == pytest.approx(
+        strop.metrics.cosine(constant, target).item(), abs=1e-5
+    )
+
+
+def test_correlation_by_hand():
+    x = torch.tensor([1.0, 2.0, 3.0])
+    assert correlation(x, 2 * x + 1) == pytest.approx(1.0)
+    assert correlation(x, -x) == pytest.approx(-1.0)
+    assert correlation(x, torch.ones(3)) == 0.0
+
+
+def test_summaries_by_hand():
+    means = dict.fromkeys(METRICS, 0.0) | {
+        # predicted 2 and 4, targets 1 and 5
+        "predicted_length": 3.0,
+        "predicted_length_squared": 10.0,
+        "target_length": 3.0,
+        "target_length_squared": 13.0,
+        "predicted_times_target": 11.0,
+    }
+    result = summary(means)
+    assert result["predicted_length_spread"] == pytest.approx(1.0)
+    assert result["target_length_spread"] == pytest.approx(2.0)
+    assert result["length_target_correlation"] == pytest.approx(1.0)
+    health = codebook_health(torch.tensor([2.0, 2.0, 0.0, 0.05]), 0.1)
+    assert health["codes_in_use"] == 0.5
+    assert health["codes_perplexity"] == pytest.approx(2.16, abs=0.05)
+
+
+def test_a_loss_that_is_not_a_number_stops_with_step_term_and_checkpoint(tmp_path):
+    class Poison(Callback):
+        def on_checkpoint(self, run, path):
+            if run.step == 24:
+                with torch.no_grad():
+                    run.stepper.tokenizer.interpreter.project.bias.fill_(math.nan)
+
+    with pytest.raises(TrainingError) as failure:
+        train(tiny_preset(), tiny_fields(60), out=tmp_path, callbacks=[Poison()])
+    assert "failed at step 24" in str(failure.value)
+    assert "the latent term is nan, not finite" in str(failure.value)
+    assert "step-00000024.safetensors" in str(failure.value)
+
+
+def test_an_exploding_loss_stops_the_run():
+    with pytest.raises(TrainingError, match=r"latent term is .* above the limit of 0\.5"):
+        train(tiny_preset(loss_limit=0.5), tiny_fields(60))
+
+
+def test_a_warm_start_takes_what_fits():
+    fields = tiny_fields(60)
+    old = train(tiny_preset(steps=20), fields).tokenizer
+    same = tiny_tokenizer(seed=9)
+    assert "quantizer.codebook" in warm_start(same, old)
+    assert torch.equal(same.generator.queries, old.generator.queries)
+    other = tiny_tokenizer(seed=9, quantizer=QuantizerConfig(codes=64, code_width=4))
+    copied = warm_start(other, old)
+    assert not any(name.startswith("quantizer.") for name in copied)
+    assert torch.equal(other.interpreter.grid, old.interpreter.grid)
+    wide = tiny_preset(model=tiny_config(quantizer=QuantizerConfig(codes=64, code_width=4)))
+    assert train(wide, fields, init=old).finished
+    with pytest.raises(TrainingError, match="Nothing of the given model fits"):
+        warm_start(tiny_tokenizer(generator=type(old.config.generator)(width=32, depth=1)), old)
+
+
+def test_a_model_of_ones_own_making_can_be_trained():
+    mine = tiny_tokenizer(seed=3)
+    result = train(
+        tiny_preset(steps=5),
+        tiny_fields(60),
+        tokenizer=mine,
+        extra_loss=lambda seen: 0.1 * seen.predicted.square().mean(),
+    )
+    assert result.tokenizer is mine
+
+
+def test_fixed_length_runs_have_no_oracle():
+    result = train(tiny_preset(curriculum={"enabled": False}), tiny_fields(60))
+    assert result.finished
+    assert "r2_centred@10" in result.metrics
+
+
+def test_no_data_is_a_named_error():
+    with pytest.raises(ConfigError, match="No data"):
+        train(tiny_preset())
+
+
+def test_signal_handlers_are_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    train(tiny_preset(steps=3), tiny_fields(60))
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,230 @@
+"""The field cache and the sources that batches come from."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from tiny_training import tiny_config, tiny_fields, tiny_preset
+
+from strop.data.spec import open_dataset
+from strop.errors import FormatError, TrainingError
+from strop.model.teacher import TeacherConfig, load_teacher
+from strop.training import features
+from strop.training.config import TrainingConfig
+from strop.training.distributed import Workers
+from strop.training.draws import Order, mirrored
+from strop.training.features import compute_fields, open_fields, write_fields
+from strop.training.fields import cache_fields, open_data
+from strop.training.loop import train
+from strop.training.sources import FieldSource, ImageSource, ResidentImageSource, split
+
+CPU = torch.device("cpu")
+ALONE = Workers()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Twelve small pictures and a broken one."""
+    folder = tmp_path_factory.mktemp("pictures")
+    draw = np.random.default_rng(0)
+    for number in range(12):
+        array = draw.integers(0, 256, (40, 32, 3), dtype=np.uint8)
+        Image.fromarray(array).save(folder / f"{number:02d}.png")
+    (folder / "05-broken.png").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    return load_teacher("random:tiny")
+
+
+def picture_config(**changes):
+    return tiny_config(teacher=TeacherConfig(name="random:tiny", width=192, scale=0.4), **changes)
+
+
+def cached(path, fields=None, **changes):
+    about = {"teacher": "random:tiny", "data": "here", "size": 32, "fit": "squash", **changes}
+    fields = tiny_fields(10) if fields is None else fields
+    return write_fields(path, iter(fields.split(4)), images=len(fields), **about)
+
+
+def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tmp_path):
+    config = picture_config()
+    told, reports = [], []
+    cache = cache_fields(
+        tmp_path / "cache.safetensors",
+        f"folder:{pictures}",
+        config,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert cache.fields.shape == (12, 2, 4, 192)  # the broken one is left out
+    assert told[-1] == (12, 13)
+    dataset = open_dataset(f"folder:{pictures}")
+    chunks = compute_fields(
+        dataset, teacher, size=32, fit="squash", flip=True, batch=3, report=reports.append
+    )
+    assert torch.allclose(cache.fields.float(), torch.cat(list(chunks)).float(), atol=0.05)
+    assert "05-broken" in reports[0]
+    assert not torch.equal(cache.fields[:, 0], cache.fields[:, 1])
+    cache.check(config, flip=True)
+
+
+def test_the_cache_is_an_ordinary_safetensors_file(tmp_path):
+    fields = tiny_fields(10)
+    cache = cached(tmp_path / "cache.safetensors", fields)
+    with safe_open(cache.path, "pt") as file:
+        assert torch.equal(file.get_tensor("fields"), fields)
+        assert file.metadata()["format"] == "strop.fields/1"
+    assert torch.equal(cache.fields, fields)
+
+
+def test_a_cache_that_does_not_fit_is_refused_by_name(tmp_path):
+    cache = cached(tmp_path / "cache.safetensors")
+    cache.check(tiny_config(), flip=True)
+    with pytest.raises(TrainingError, match="image_size is 32, the model's 64"):
+        cache.check(tiny_config(image_size=64), flip=True)
+    with pytest.raises(TrainingError, match="teacher is random:tiny, the model's dinov3-s"):
+        cache.check(tiny_config(teacher=TeacherConfig(name="dinov3-s", width=12)), flip=True)
+    with pytest.raises(TrainingError, match=r"width of fields is \[4, 12\].*\[4, 192\]"):
+        cache.check(picture_config(), flip=True)
+    one_sided = cached(tmp_path / "one.safetensors", tiny_fields(10)[:, :1])
+    one_sided.check(tiny_config(), flip=False)
+    with pytest.raises(TrainingError, match="no mirrored fields"):
+        one_sided.check(tiny_config(), flip=True)
+
+
+def test_damaged_caches_are_recognised(tmp_path):
+    path = tmp_path / "cache.safetensors"
+    cached(path)
+    content = path.read_bytes()
+    for damage in (content[:-1], content[:100], b"", b"x" * 5000, content + b"x"):
+        path.write_bytes(damage)
+        with pytest.raises(FormatError):
+            open_fields(path)
+    with pytest.raises(TrainingError, match="cannot be read"):
+        open_fields(tmp_path / "nowhere.safetensors")
+
+
+def test_a_full_disk_leaves_no_half_cache(tmp_path, monkeypatch):
+    def fails():
+        yield tiny_fields(4)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(TrainingError, match="No space left"):
+        write_fields(
+            tmp_path / "c.safetensors",
+            fails(),
+            images=8,
+            teacher="t",
+            data="d",
+            size=32,
+            fit="squash",
+        )
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(features, "_HEADER", 64)
+    with pytest.raises(TrainingError, match="too long"):
+        cached(tmp_path / "c.safetensors", data="x" * 100)
+
+
+def test_an_epoch_shows_every_image_once_in_a_new_order():
+    order = Order(10, 3, seed=1)
+    epochs = [torch.cat([order.rows(step) for step in range(3 * e, 3 * e + 3)]) for e in (0, 1)]
+    for epoch in epochs:
+        assert len(epoch.unique()) == 9
+    assert not torch.equal(*epochs)
+    assert torch.equal(Order(10, 3, seed=1).rows(4), order.rows(4))
+    assert not torch.equal(Order(10, 3, seed=2).rows(4), order.rows(4))
+
+
+def test_half_of_the_images_are_mirrored():
+    flips = torch.stack([mirrored(0, step, 64) for step in range(50)])
+    assert 0.45 < flips.float().mean() < 0.55
+
+
+def test_the_held_out_slice_is_apart_and_the_same_for_every_seed():
+    kept, held = split(200, 16)
+    assert len(held) == 16
+    assert torch.equal(torch.cat([kept, held]).sort().values, torch.arange(200))
+    assert [len(part) for part in split(50, 16)] == [45, 5]
+    assert [len(part) for part in split(5, 16)] == [5, 0]
+
+
+def test_field_batches_are_a_function_of_the_step_and_split_over_processes():
+    fields = tiny_fields(30)
+    training = TrainingConfig(steps=10, batch=8, seed=3)
+    source = FieldSource(fields, training, ALONE, device=CPU)
+    whole = [source.field_of(next(source.batches(step))) for step in range(6)]
+    running = [source.field_of(b) for b in itertools.islice(source.batches(2), 4)]
+    for a, b in zip(whole[2:], running, strict=True):
+        assert torch.equal(a, b)
+    parts = [
+        FieldSource(fields, training, Workers(rank, 2), device=CPU).batches(4) for rank in (0, 1)
+    ]
+    assert torch.equal(torch.cat([next(part)[0] for part in parts]), whole[4])
+    still = FieldSource(fields, TrainingConfig(batch=8, flip=False), ALONE, device=CPU)
+    assert all((still.rows(step) % 2 == 0).all() for step in range(4))
+
+
+def test_online_cached_and_resident_images_give_the_same_fields(pictures, teacher):
+    dataset = open_dataset(f"folder:{pictures}?limit=5")  # before the broken one
+    training = TrainingConfig(batch=4, seed=1)
+    online = ImageSource(dataset, teacher, training, ALONE, size=32, fit="squash", device=CPU)
+    fields = torch.cat(list(compute_fields(dataset, teacher, size=32, fit="squash", flip=True)))
+    from_cache = FieldSource(fields, training, ALONE, device=CPU)
+    images = torch.stack([dataset[i].image for i in range(5)])
+    images = torch.nn.functional.interpolate(images, (32, 32), mode="bicubic", antialias=True)
+    resident = ResidentImageSource(images, teacher, training, ALONE, device=CPU)
+    for step in (0, 3):
+        expected = from_cache.field_of(next(from_cache.batches(step))).float()
+        for source in (online, resident):
+            field = source.field_of(next(source.batches(step)))
+            # the loader resizes in bytes, which may be a grey level off, and the cache is bf16
+            assert torch.nn.functional.cosine_similarity(field, expected, dim=-1).min() > 0.99
+
+
+def test_broken_images_do_not_stop_online_training(pictures):
+    preset = tiny_preset(model=picture_config(), steps=8, batch=4, held_out=1)
+    result = train(preset, f"folder:{pictures}")
+    assert result.finished
+
+
+def test_training_from_a_cache_writes_it_once_and_checks_whose_it_is(pictures, tmp_path):
+    preset = tiny_preset(model=picture_config(), steps=4, batch=4, held_out=1)
+    path = tmp_path / "cache.safetensors"
+    spec = f"folder:{pictures}"
+    first = train(preset, spec, cache=path)
+    written = path.stat().st_mtime_ns
+    second = train(preset, spec, cache=path)
+    assert path.stat().st_mtime_ns == written
+    in_memory = train(preset, spec, cache="memory")
+    for other in (second, in_memory):
+        for name, value in first.tokenizer.state_dict().items():
+            assert torch.equal(value, other.tokenizer.state_dict()[name]), name
+    with pytest.raises(TrainingError, match="is of folder"):
+        train(preset, f"folder:{pictures}?limit=9", cache=path)
+
+
+def test_another_teacher_brings_its_own_width_and_scale(pictures):
+    preset = tiny_preset(steps=4, batch=4, held_out=1)
+    result = train(preset, f"folder:{pictures}?limit=5", teacher="random:tiny")
+    config = result.tokenizer.config.teacher
+    assert (config.name, config.width) == ("random:tiny", 192)
+    assert config.scale == pytest.approx(0.38, rel=0.2)  # its field has a spread of about 1
+
+
+def test_data_that_cannot_be_used_is_refused_by_name():
+    with pytest.raises(TrainingError, match="fewer than one batch of 8"):
+        train(tiny_preset(), tiny_fields(5))
+    with pytest.raises(TrainingError, match=r"Fields of shape \(20, 2, 4, 9\)"):
+        train(tiny_preset(), tiny_fields(20)[..., :9])
+    with pytest.raises(TrainingError, match="fewer than one batch"):
+        open_data(tiny_preset(batch=64), tiny_fields(20), workers=ALONE, device=CPU)
