@@ -53,9 +53,9 @@ def format_tag(kind: str, version: int) -> str:
 def check_format(tag: object, kind: str, version: int, source: object) -> None:
     """Refuse a file whose tag is of another kind, or of a version newer than `version`."""
     name, _, number = tag.partition("/") if isinstance(tag, str) else ("", "", "")
-    if name != f"strop.{kind}" or not number.isdecimal():
+    if name != f"strop.{kind}" or not number.isdecimal() or len(number) > 9:
         raise FormatError(
-            f"{source} is not a strop {kind} file (its format tag is {tag!r}).",
+            f"{source} is not a strop {kind} file (its format tag is {tag!r:.60}).",
             f"Expected {format_tag(kind, version)!r}; check that this is the right file.",
         )
     if int(number) > version:
@@ -75,7 +75,7 @@ def read_json(path: PathLike, kind: str, version: int) -> dict[str, Any]:
     """Read what `write_json` wrote, without its tag; `FormatError` if it is anything else."""
     try:
         payload = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or absurd numbers
         raise FormatError(
             f"{path} is not valid JSON ({error}).", "The file is damaged; write it again."
         ) from error

@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from strop.config import from_dict
 from strop.errors import ConfigError, ImageError, ModelError, ProgramError
 from strop.model.generator import GeneratorConfig
 from strop.model.interpreter import InterpreterConfig
-from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig, teacher_parameters
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.program import Program
@@ -413,17 +413,9 @@ def test_decode_refuses_what_it_cannot_show(tokenizer, make_tokenizer):
     ],
 )
 def test_configs_that_make_no_sense_are_refused(values, message):
-    kinds = {
-        "generator": GeneratorConfig,
-        "interpreter": InterpreterConfig,
-        "quantizer": QuantizerConfig,
-    }
+    teacher = {"name": "random:tiny", "width": 192} | values.get("teacher", {})
     with pytest.raises(ConfigError, match=message):
-        parts = {
-            key: kinds[key](**value) if key in kinds else value for key, value in values.items()
-        }
-        teacher = {"name": "random:tiny", "width": 192, **parts.pop("teacher", {})}
-        TokenizerConfig(teacher=TeacherConfig(**teacher), **parts)
+        from_dict(TokenizerConfig, {**values, "teacher": teacher})
 
 
 def test_a_teacher_of_another_width_is_refused(make_tokenizer):

@@ -76,7 +76,13 @@ def load_folder(folder: PathLike) -> Tokenizer:
             f"{folder / 'config.json'} does not describe a model. {error.problem}", error.remedy
         ) from error
     about = values.get("about", {})
-    tokenizer = Tokenizer(config, about=about if isinstance(about, dict) else {})
+    try:
+        tokenizer = Tokenizer(config, about=about if isinstance(about, dict) else {})
+    except (RuntimeError, OverflowError, MemoryError) as error:  # a size no machine has
+        raise FormatError(
+            f"{folder / 'config.json'} does not describe a model that fits here ({error}).",
+            _DAMAGED,
+        ) from error
     _load_weights(tokenizer, _read_weights(folder), folder)
     return tokenizer.eval()
 

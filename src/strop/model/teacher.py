@@ -57,7 +57,8 @@ ARCHITECTURES = {
 }
 """Shapes known without a download; `random:NAME` builds one with random weights."""
 
-FAMILIES = {  # model_type: mean and std of the family's own training
+# model_type: mean and std of the family's own training
+FAMILIES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "dinov3_vit": IMAGENET,
     "dinov2": IMAGENET,
     "dinov2_with_registers": IMAGENET,
@@ -207,14 +208,22 @@ def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
 
     transformers.logging.disable_progress_bar()  # a bar for half a second of reading is noise
     try:
-        backbone = transformers.AutoModel.from_pretrained(source, dtype=torch.float32)
+        backbone, report = transformers.AutoModel.from_pretrained(
+            source, dtype=torch.float32, output_loading_info=True
+        )
     except (OSError, ValueError, KeyError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise _load_error(name, source, folder, error) from error
     except Exception as error:  # safetensors and transformers raise types of their own
         raise TeacherError(
             f"The weights of teacher {name!r} cannot be read ({error}).",
-            "The folder is damaged or not a transformers model; fetch it again.",
+            _REFETCH,
         ) from error
+    # Transformers fills gaps with random numbers. Only these two are no part of the field.
+    gaps = [
+        key for key in report["missing_keys"] if not key.startswith(("pooler.", "embeddings.mask"))
+    ]
+    if gaps:
+        raise TeacherError(f"The weights of teacher {name!r} lack {', '.join(gaps[:3])}.", _REFETCH)
     return backbone, folder
 
 
@@ -250,8 +259,7 @@ def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
     if folder is None and config.name_or_path:
         processor = _cached_processor(config.name_or_path)
     if processor is not None and processor.is_file():
-        stated = json.loads(processor.read_text(encoding="utf-8"))
-        mean, std = stated.get("image_mean", mean), stated.get("image_std", std)
+        mean, std = _stated_preprocessing(processor, mean, std)
     prefix = 1 + getattr(config, "num_register_tokens", 0)
     # A plain ViT refuses another size than its own unless told to interpolate its positions.
     options = {"interpolate_pos_encoding": True} if config.model_type == "vit" else {}
@@ -265,9 +273,27 @@ def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
         patch_tokens,
         patch=config.patch_size,
         width=config.hidden_size,
-        mean=tuple(mean),
-        std=tuple(std),
+        mean=mean,
+        std=std,
     )
+
+
+def _stated_preprocessing(
+    processor: Path, mean: tuple[float, ...], std: tuple[float, ...]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std as `preprocessor_config.json` states them; those given where it does not."""
+    try:
+        stated = json.loads(processor.read_text(encoding="utf-8"))
+        mean = tuple(map(float, stated.get("image_mean") or mean))
+        std = tuple(map(float, stated.get("image_std") or std))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise TeacherError(f"{processor} cannot be read ({error}).", _REFETCH) from error
+    if len(mean) != 3 or len(std) != 3 or not all(each > 0 for each in std):
+        raise TeacherError(
+            f"{processor} gives a mean of {mean} and a std of {std}.",
+            "Give three numbers each, one per colour.",
+        )
+    return mean, std
 
 
 def _cached_processor(hub_id: str) -> Path | None:
@@ -279,6 +305,9 @@ def _cached_processor(hub_id: str) -> Path | None:
     except OSError:
         return None
     return Path(found) if found else None
+
+
+_REFETCH = "It is damaged or not a transformers model; fetch it again."
 
 
 def _timm_teacher(name: str) -> Teacher:

@@ -1,0 +1,373 @@
+"""Model folders: exact round trips, shards, and a clear word about everything that is broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import torch
+from huggingface_hub import HfApi
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import strop
+from strop.errors import FormatError, ModelError
+from strop.model.checkpoint import find_folder, load_folder, save_folder
+from strop.model.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def folder(tokenizer, tmp_path) -> Path:
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(folder: Path, **changes: torch.Tensor | None) -> None:
+    path = folder / "model.safetensors"
+    tensors = {**load_file(path), **changes}
+    save_file({name: value for name, value in tensors.items() if value is not None}, path)
+
+
+def split_weights(folder: Path) -> None:
+    """Two shards and their index, as `transformers` and others write them."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {}
+    for number, part in enumerate((sorted(tensors)[::2], sorted(tensors)[1::2]), start=1):
+        shard = f"model-{number:05}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in part}, folder / shard)
+        weight_map |= dict.fromkeys(part, shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def same_state(a: Tokenizer, b: Tokenizer) -> bool:
+    ours, theirs = a.state_dict(), b.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+
+
+# Round trips.
+
+
+def test_a_folder_gives_the_same_model_back(make_tokenizer, tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.about = {"name": "mine", "data": "scenes", "steps": 3, "metrics": {"r2": 0.5}}
+    tokenizer.save_pretrained(tmp_path)
+    loaded = strop.load(tmp_path, device="cpu")
+    assert same_state(loaded, tokenizer)
+    assert loaded.config == tokenizer.config
+    assert loaded.about == tokenizer.about
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert not loaded.training
+
+
+def test_a_folder_holds_config_weights_and_card_and_nothing_else(folder):
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+    }
+    assert json.loads((folder / "config.json").read_text())["format"] == "strop.model/1"
+
+
+def test_the_teacher_is_named_and_not_stored(folder):
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model"]["teacher"]["name"] == "random:tiny"
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        assert not any("teacher" in name for name in weights.keys())  # noqa: SIM118
+
+
+def test_the_card_tells_the_facts(make_tokenizer, tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: strop\n")
+    assert "not been trained" in card
+    assert "`random:tiny`" in card
+    tokenizer.about = {"data": "scenes", "metrics": {"r2": 0.123456}}
+    tokenizer.save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "not been trained" not in card
+    assert "| r2 | 0.1235 |" in card
+
+
+def test_half_precision_leaves_the_codebook_exact(tokenizer, tmp_path):
+    save_folder(tokenizer, tmp_path, dtype=torch.bfloat16)
+    loaded = load_folder(tmp_path)
+    assert torch.equal(loaded.quantizer.codebook, tokenizer.quantizer.codebook)
+    assert loaded.generator.queries.dtype == torch.float32
+    torch.testing.assert_close(
+        loaded.generator.queries, tokenizer.generator.queries, atol=0.02, rtol=0.01
+    )
+    assert loaded.fingerprint == tokenizer.fingerprint
+
+
+def test_shards_are_accepted(folder, tokenizer):
+    split_weights(folder)
+    assert same_state(load_folder(folder), tokenizer)
+
+
+def test_saving_over_shards_leaves_no_trace_of_them(folder, make_tokenizer):
+    split_weights(folder)
+    other = make_tokenizer(seed=1)
+    other.save_pretrained(folder)
+    assert same_state(load_folder(folder), other)
+
+
+def test_pushing_uploads_the_folder(tokenizer, monkeypatch):
+    uploaded = {}
+
+    def upload_folder(self, *, repo_id, folder_path, **_):
+        uploaded[repo_id] = {path.name for path in Path(folder_path).iterdir()}
+        assert same_state(load_folder(folder_path), tokenizer)
+
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: _Repo(repo_id))
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    tokenizer.push_to_hub("someone/mine")
+    assert uploaded == {"someone/mine": {"config.json", "model.safetensors", "README.md"}}
+
+
+class _Repo:
+    def __init__(self, repo_id: str) -> None:
+        self.repo_id = repo_id
+
+
+def test_an_interrupted_save_leaves_the_old_model(folder, tokenizer, make_tokenizer, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("strop.model.checkpoint.save_file", fail)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(OSError, match="No space"):
+        make_tokenizer(seed=1).save_pretrained(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert same_state(load_folder(folder), tokenizer)
+
+
+# What is no model.
+
+
+def no_config(folder):
+    (folder / "config.json").unlink()
+
+
+def half_a_config(folder):
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text[: len(text) // 2])
+
+
+def a_config_of_bytes(folder):
+    (folder / "config.json").write_bytes(b"\xff\xfe\x00\x80")
+
+
+def a_config_of_digits(folder):
+    (folder / "config.json").write_text(f'{{"format": "strop.model/1", "model": {"9" * 5000}}}')
+
+
+def a_list(folder):
+    (folder / "config.json").write_text("[1, 2]")
+
+
+def a_foreign_config(folder):
+    (folder / "config.json").write_text('{"model_type": "vit", "hidden_size": 4}')
+
+
+def another_kind(folder):
+    edit_config(folder, format="strop.program/1")
+
+
+def a_newer_one(folder):
+    edit_config(folder, format="strop.model/2")
+
+
+def an_absurd_version(folder):
+    edit_config(folder, format="strop.model/" + "9" * 5000)
+
+
+def no_model_in_it(folder):
+    edit_config(folder, model=None)
+
+
+def change_model(folder, **changes):
+    values = json.loads((folder / "config.json").read_text())["model"]
+    edit_config(folder, model={**values, **changes})
+
+
+def an_unknown_key(folder):
+    change_model(folder, max_lenght=12)
+
+
+def a_wrong_type(folder):
+    change_model(folder, max_length="12")
+
+
+def a_wrong_value(folder):
+    change_model(folder, image_size=100)
+
+
+def heads_that_do_not_fit(folder):
+    change_model(folder, generator={"width": 32, "depth": 2, "heads": 5, "feedforward": 64})
+
+
+def a_size_no_machine_has(folder):
+    change_model(folder, generator={"width": 2**40, "depth": 2, "heads": 4, "feedforward": 64})
+
+
+def no_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def half_the_weights(folder):
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def empty_weights(folder):
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def a_pickle(folder):
+    torch.save({"generator.queries": torch.zeros(2)}, folder / "model.safetensors")
+
+
+def a_missing_tensor(folder):
+    edit_weights(folder, **{"quantizer.codebook": None})
+
+
+def a_foreign_tensor(folder):
+    edit_weights(folder, other=torch.zeros(2))
+
+
+def a_wrong_shape(folder):
+    edit_weights(folder, **{"quantizer.codebook": torch.zeros(63, 8)})
+
+
+def a_nan(folder):
+    edit_weights(folder, **{"quantizer.codebook": torch.full((64, 8), torch.nan)})
+
+
+def an_index_of_nothing(folder):
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": 3}')
+
+
+def a_broken_index(folder):
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {')
+
+
+def an_index_that_is_a_list(folder):
+    (folder / "model.safetensors.index.json").write_text("[]")
+
+
+def an_empty_index(folder):
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+
+
+def a_missing_shard(folder):
+    split_weights(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def a_shard_from_elsewhere(folder):
+    split_weights(folder)
+    (folder / "model-00002-of-00002.safetensors").rename(folder.parent / "elsewhere.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(
+        index.read_text().replace("model-00002-of-00002.safetensors", "../elsewhere.safetensors")
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (no_config, r"holds no config.json. Give a folder"),
+        (half_a_config, r"not valid JSON"),
+        (a_config_of_bytes, r"not valid JSON"),
+        (a_config_of_digits, r"not valid JSON"),
+        (a_list, r"holds a list, not an object"),
+        (a_foreign_config, r"is not a strop model file"),
+        (another_kind, r"its format tag is 'strop.program/1'"),
+        (a_newer_one, r"newer than this strop reads \(1\). Upgrade strop"),
+        (an_absurd_version, r"is not a strop model file"),
+        (no_model_in_it, r"does not describe a model"),
+        (an_unknown_key, r"Unknown key model.max_lenght. Did you mean 'max_length'\?"),
+        (a_wrong_type, r"model.max_length is '12', a str. Expected a int"),
+        (a_wrong_value, r"image_size is 100"),
+        (heads_that_do_not_fit, r"generator.width is 32 for 5 heads"),
+        (a_size_no_machine_has, r"does not describe a model that fits here"),
+        (no_weights, r"lacks model.safetensors. The folder is damaged or incomplete"),
+        (half_the_weights, r"model.safetensors cannot be read"),
+        (empty_weights, r"model.safetensors cannot be read"),
+        (a_pickle, r"model.safetensors cannot be read"),
+        (a_missing_tensor, r"lack quantizer.codebook"),
+        (a_foreign_tensor, r"hold the unknown other"),
+        (a_wrong_shape, r"quantizer.codebook .* \(63, 8\), not \(64, 8\)"),
+        (a_nan, r"quantizer.codebook .* NaN"),
+        (an_index_of_nothing, r"is not an index of shards"),
+        (a_broken_index, r"is not an index of shards"),
+        (an_index_that_is_a_list, r"is not an index of shards"),
+        (an_empty_index, r"lack "),
+        (a_missing_shard, r"lacks model-00002-of-00002.safetensors"),
+        (a_shard_from_elsewhere, r"lacks elsewhere.safetensors"),
+    ],
+)
+def test_a_broken_or_foreign_folder_is_refused(folder, damage, message):
+    damage(folder)
+    with pytest.raises(FormatError, match=message) as caught:
+        load_folder(folder)
+    assert caught.value.remedy
+
+
+def test_a_random_flip_in_the_weights_header_is_refused_or_harmless(folder, tokenizer):
+    """Never a crash of another kind, whatever byte of the header is hit."""
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    random = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        position = int(torch.randint(0, 2000, (), generator=random))
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << int(torch.randint(0, 8, (), generator=random))
+        path.write_bytes(flipped)
+        try:
+            load_folder(folder)
+        except FormatError:
+            continue
+
+
+# Names.
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "/no/such/folder", "a/b/c", "./here"])
+def test_an_unknown_model_is_named(name):
+    with pytest.raises(ModelError, match=r"There is no model .*Give a bundled name, a folder"):
+        strop.load(name)
+
+
+def test_no_network_for_a_hub_id(monkeypatch, tmp_path):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError) as caught:
+        strop.load("someone/their-strop", cache_dir=tmp_path)
+    assert "someone/their-strop" in caught.value.problem
+    assert "offline, give a folder" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["bad name/x", "-/-"])
+def test_an_impossible_hub_id_is_refused(name, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError):
+        find_folder(name)
+
+
+def test_nothing_is_ever_unpickled(folder, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("torch.load was called")
+
+    monkeypatch.setattr(torch, "load", refuse)
+    torch.save({"a": 1}, folder / "pytorch_model.bin")
+    load_folder(folder)

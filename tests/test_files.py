@@ -1,0 +1,104 @@
+"""Files: whole or not at all, and each with its format."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from strop.errors import FormatError
+from strop.files import atomic_path, check_format, read_json, write_json, write_text
+
+
+def test_a_write_replaces_the_old_file(tmp_path):
+    path = tmp_path / "deep" / "er" / "a.txt"
+    write_text(path, "old")
+    write_text(path, "grüße")
+    assert path.read_text(encoding="utf-8") == "grüße"
+    assert [each.name for each in path.parent.iterdir()] == ["a.txt"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+
+    def write_half() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half of the n")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_half()
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        assert temporary.suffix == ".txt"
+    assert path.read_text() == "new"
+
+
+def test_files_get_the_usual_permissions(tmp_path):
+    ordinary = tmp_path / "ordinary"
+    ordinary.write_text("")
+    write_text(tmp_path / "ours", "")
+    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == stat.S_IMODE(ordinary.stat().st_mode)
+
+
+def test_json_comes_back_without_its_tag(tmp_path):
+    payload = {"a": [1, 2.5, None], "ü": {"b": True}}
+    write_json(tmp_path / "a.json", "thing", 3, payload)
+    assert json.loads((tmp_path / "a.json").read_text())["format"] == "strop.thing/3"
+    assert read_json(tmp_path / "a.json", "thing", 3) == payload
+    assert read_json(tmp_path / "a.json", "thing", 4) == payload, "older formats are read"
+
+
+def test_a_newer_format_says_to_upgrade(tmp_path):
+    write_json(tmp_path / "a.json", "thing", 2, {})
+    with pytest.raises(FormatError, match=r"strop.thing/2, newer than .* \(1\). Upgrade strop"):
+        read_json(tmp_path / "a.json", "thing", 1)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        None,
+        3,
+        "",
+        "strop.thing",
+        "strop.thing/",
+        "strop.thing/x",
+        "strop.thing/-1",
+        "strop.thing/1.0",
+        "strop.other/1",
+        "thing/1",
+        ["strop.thing/1"],
+        "strop.thing/" + "1" * 5000,
+    ],
+)
+def test_another_tag_is_refused(tag):
+    with pytest.raises(FormatError, match=r"a.json is not a strop thing file .*'strop.thing/1'"):
+        check_format(tag, "thing", 1, "a.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b"nope", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\x00"],
+)
+def test_what_is_not_json_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(FormatError, match=r"a.json is not valid JSON .* write it again"):
+        read_json(tmp_path / "a.json", "thing", 1)
+
+
+@pytest.mark.parametrize("content", [b"3", b'"a"', b"[]", b"null"])
+def test_what_is_not_an_object_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(FormatError, match=r"not an object. Expected a strop thing file"):
+        read_json(tmp_path / "a.json", "thing", 1)
