@@ -16,8 +16,10 @@ from strop.data.scenes import vocabulary as words
 from strop.data.scenes.camera import Vector
 from strop.data.scenes.scene import Scenes
 
-BEVEL = 0.11
-"""Radius of the rounded edges of cubes and cylinders, in the object's own frame."""
+BEVEL = {words.CUBE: 0.2, words.SPHERE: 1.0, words.CYLINDER: 0.07}
+"""Radius of the rounded edges over the object's own; fitted to masks of the generator."""
+_ROUNDING_STEPS = 4
+_ROUNDING_GAP = 0.01
 _BOUND = {words.CUBE: 3**0.5, words.SPHERE: 1.0, words.CYLINDER: 2**0.5}
 _TINY = 1e-12
 
@@ -35,6 +37,7 @@ class Solids(NamedTuple):
     sphere: Tensor  # bool
     present: Tensor  # bool
     bound: Tensor  # radius of a sphere around the centre that holds the object
+    bevel: Tensor  # radius of the rounded edges in the object's frame
 
     def take(self, index: Tensor) -> Solids:
         """The objects at `index` of the flattened leading dimensions."""
@@ -49,7 +52,6 @@ def solids(scenes: Scenes) -> Solids:
     """The objects of `scenes` for intersection, each part (B, O)."""
     radius = scenes.radius
     cube, sphere = scenes.shape == words.CUBE, scenes.shape == words.SPHERE
-    bound = torch.where(cube, _BOUND[words.CUBE], torch.where(sphere, 1.0, _BOUND[words.CYLINDER]))
     return Solids(
         x=scenes.position[..., 0].contiguous(),
         y=scenes.position[..., 1].contiguous(),
@@ -60,8 +62,14 @@ def solids(scenes: Scenes) -> Solids:
         cube=cube,
         sphere=sphere,
         present=scenes.present,
-        bound=bound.to(radius.dtype) * radius,
+        bound=radius * _by_shape(_BOUND, cube, sphere),
+        bevel=_by_shape(BEVEL, cube, sphere).to(radius.dtype),
     )
+
+
+def _by_shape(table: dict[int, float], cube: Tensor, sphere: Tensor) -> Tensor:
+    round_or_not = torch.where(sphere, table[words.SPHERE], table[words.CYLINDER])
+    return torch.where(cube, table[words.CUBE], round_or_not)
 
 
 def to_local(solid: Solids, point: Vector) -> Vector:
@@ -138,22 +146,52 @@ def _slab(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     return middle - half, middle + half
 
 
+def round_edges(
+    solid: Solids, origin: Vector, direction: Vector, enter: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Move the hit at `enter` from the sharp hull onto the object with rounded edges.
+
+    Returns the ray's parameter and whether the rounded object is hit at all. A few steps of
+    the distance to the surface suffice: hull and object are never far apart.
+    """
+    ox, oy, oz = to_local(solid, origin)
+    dx, dy, dz = rotate_in(solid, direction)
+    speed = torch.rsqrt(dx * dx + dy * dy + dz * dz)
+    finite = torch.where(torch.isfinite(enter), enter, 0.0)
+    gap = torch.zeros_like(finite)
+    for step in range(_ROUNDING_STEPS + 1):
+        x, y, z = _excess(solid, (ox + finite * dx, oy + finite * dy, oz + finite * dz))
+        gap = torch.sqrt(x * x + y * y + z * z) - solid.bevel
+        if step < _ROUNDING_STEPS:
+            finite = finite + gap * speed
+    return torch.where(solid.sphere, enter, finite), solid.sphere | (gap < _ROUNDING_GAP)
+
+
 def normal(solid: Solids, local: Vector) -> Vector:
     """Outward unit normal of the world at `local`, a point on the object's surface.
 
-    Within `BEVEL` of an edge it turns as on a rounded one: that is what makes metal edges
-    glint in CLEVR.
+    Near an edge it turns as on a rounded one: that is what makes metal edges glint in CLEVR.
     """
-    x, y, z = local
-    edge = torch.where(solid.sphere, 0.0, 1.0 - BEVEL).to(x.dtype)
-    across = torch.sqrt((x * x + y * y).clamp(min=_TINY))
-    rim = (across - edge).clamp(min=0.0) / across
-    flat = solid.cube | solid.sphere
-    nx = torch.where(flat, _beyond(x, edge), x * rim)
-    ny = torch.where(flat, _beyond(y, edge), y * rim)
-    nz = _beyond(z, edge)
+    nx, ny, nz = _excess(solid, local)
     length = torch.rsqrt((nx * nx + ny * ny + nz * nz).clamp(min=_TINY))
     return rotate_out(solid, (nx * length, ny * length, nz * length))
+
+
+def _excess(solid: Solids, local: Vector) -> Vector:
+    """From the core of an object, its inside less the bevel, to a point outside the core.
+
+    The core of a sphere is its centre. The surface lies where this is as long as the bevel.
+    """
+    x, y, z = local
+    edge = 1.0 - solid.bevel
+    across = torch.sqrt((x * x + y * y).clamp(min=_TINY))
+    rim = (across - edge).clamp(min=0.0) / across
+    boxed = solid.cube | solid.sphere
+    return (
+        torch.where(boxed, _beyond(x, edge), x * rim),
+        torch.where(boxed, _beyond(y, edge), y * rim),
+        _beyond(z, edge),
+    )
 
 
 def _beyond(value: Tensor, edge: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ class Rays(NamedTuple):
     down: Tensor  # (N,)
     shadow_across: Tensor  # (N, S) places on a lamp, in [-1/2, 1/2]
     shadow_up: Tensor  # (N, S)
+    mirror_across: Tensor  # (N, 1) the same for shadows in mirrors
+    mirror_up: Tensor  # (N, 1)
 
 
 def camera_rays(height: int, width: int, device: torch.device | str) -> Rays:
@@ -67,11 +69,15 @@ def camera_rays(height: int, width: int, device: torch.device | str) -> Rays:
     jitter = jitter.reshape(-1, SHADOW_SAMPLES**2, 2).float()
     first = (cell % SHADOW_SAMPLES) * SAMPLES + column[:, None]
     second = torch.div(cell, SHADOW_SAMPLES, rounding_mode="floor") * SAMPLES + row[:, None]
+    # The first cell of each of a pixel's rays, stretched to the whole lamp.
+    mirror = (jitter[:, :1, 0] + column[:, None]), (jitter[:, :1, 1] + row[:, None])
     return Rays(
         across,
         down,
         (first + jitter[..., 0]) / cells - 0.5,
         (second + jitter[..., 1]) / cells - 0.5,
+        mirror[0] / SAMPLES - 0.5,
+        mirror[1] / SAMPLES - 0.5,
     )
 
 
@@ -88,8 +94,10 @@ def _surface(
     solid = Solids(*(value.gather(1, index) for value in scene.solid))
     facing = normal(solid, to_local(solid, (point[0], point[1], point[2])))
     zero, one = torch.zeros_like(depth), torch.ones_like(depth)
-    facing = tuple(
-        torch.where(ground, up, part) for up, part in zip((zero, zero, one), facing, strict=True)
+    facing = (
+        torch.where(ground, zero, facing[0]),
+        torch.where(ground, zero, facing[1]),
+        torch.where(ground, one, facing[2]),
     )
     albedo = tuple(
         torch.where(ground, shading.GROUND_ALBEDO, part.gather(1, index)) for part in scene.albedo
@@ -97,7 +105,7 @@ def _surface(
     length = torch.rsqrt(direction[0] ** 2 + direction[1] ** 2 + direction[2] ** 2)
     surface = Surface(
         point=(point[0], point[1], point[2]),
-        normal=(facing[0], facing[1], facing[2]),
+        normal=facing,
         view=(-direction[0] * length, -direction[1] * length, -direction[2] * length),
         albedo=(albedo[0], albedo[1], albedo[2]),
         metal=scene.metal.gather(1, index) & ~ground,
@@ -121,9 +129,9 @@ def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense:
         seen = trace.visible_sparse(scene.solid, surface.point, samples, surface.own, lit)
     straight = shading.direct(surface, scene.lamp, seen)
     open_sky, glow = shading.surroundings(surface, scene.solid, scene.albedo)
-    share = torch.where(surface.metal, shading.METAL_DIFFUSE, 1.0)
+    share = torch.where(surface.metal, 0.0, open_sky)
     red, green, blue = (
-        s + albedo * share * (shading.AMBIENT * open_sky + shading.BLEED * g)
+        s + albedo * share * (shading.AMBIENT + shading.BLEED * g)
         for s, albedo, g in zip(straight, surface.albedo, glow, strict=True)
     )
     return red, green, blue
@@ -131,27 +139,51 @@ def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense:
 
 def _facing(surface: Surface, lamp: Lights) -> Tensor:
     """(B, N, L) bool: whether a point faces a lamp."""
-    dot = sum(
+    cosine = [
         (position[:, None] - part[..., None]) * n[..., None]
         for position, part, n in zip(lamp.position, surface.point, surface.normal, strict=True)
-    )
-    return dot > 0.0
+    ]
+    return cosine[0] + cosine[1] + cosine[2] > 0.0
 
 
 def _mirror(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
     """What metal reflects: the other objects, the ground and the world."""
-    along = sum(v * n for v, n in zip(surface.view, surface.normal, strict=True))
-    way = tuple(2.0 * along * n - v for v, n in zip(surface.view, surface.normal, strict=True))
-    direction = (way[0], way[1], way[2])
-    depth, which = trace.nearest(scene.solid, surface.point, direction, surface.own)
+    direction = _blur(_reflect(surface.view, surface.normal), shadow)
+    depth, which = trace.nearest(scene.solid, surface.point, direction, surface.own, False)
     seen, hit = _surface(scene, surface.point, direction, depth, which)
-    # Metal in metal would need a further bounce: it shows the world instead.
     light = _light(scene, seen, shadow, dense)
+    # Metal in metal shows the world alone: one bounce is all there is.
+    second = shading.world_radiance(_reflect(seen.view, seen.normal))
+    world_light = shading.world_radiance((direction[0], direction[1], direction[2].abs()))
+    near, far = shading.GROUND_END
+    away = torch.sqrt(seen.point[0] ** 2 + seen.point[1] ** 2)
+    fade = ((away - near) / (far - near)).clamp(0.0, 1.0)
+    fade = torch.where(seen.ground, torch.where(hit, fade, 1.0), 0.0)
     red, green, blue = (
-        torch.where(hit, part + torch.where(seen.metal, albedo * shading.AMBIENT, 0.0), shading.SKY)
+        world_light * fade
+        + (part + torch.where(seen.metal, albedo * shading.METAL_TINT * second, 0.0)) * (1.0 - fade)
         for part, albedo in zip(light, seen.albedo, strict=True)
     )
     return red, green, blue
+
+
+def _reflect(view: Vector, facing: Vector) -> Vector:
+    """Where a ray that arrives against `view` goes on from a mirror, (B, N) unit vectors."""
+    along = view[0] * facing[0] + view[1] * facing[1] + view[2] * facing[2]
+    return (
+        2.0 * along * facing[0] - view[0],
+        2.0 * along * facing[1] - view[1],
+        2.0 * along * facing[2] - view[2],
+    )
+
+
+def _blur(direction: Vector, place: tuple[Tensor, Tensor]) -> Vector:
+    """Spread mirror rays over a small cone, each by its own `place` (N, 1) in [-1/2, 1/2]."""
+    x, y, z = direction
+    side, rise = (shading.MIRROR_BLUR * part[:, 0] for part in place)
+    x, y, z = x - side * y, y + side * x, z + rise
+    length = torch.rsqrt(x * x + y * y + z * z)
+    return x * length, y * length, z * length
 
 
 def radiance(scene: World, rays: Rays, height: int, width: int, dense: bool) -> Tensor:
@@ -161,7 +193,7 @@ def radiance(scene: World, rays: Rays, height: int, width: int, dense: bool) -> 
     origin = (ox, oy, oz)
     nothing = torch.full(direction[0].shape, -1, device=ox.device, dtype=torch.int64)
     if dense:
-        depth, which = trace.nearest(scene.solid, origin, direction, nothing)
+        depth, which = trace.nearest(scene.solid, origin, direction, nothing, True)
     else:
         depth, which = trace.nearest_of_camera(scene.solid, scene.camera, height, width, SAMPLES)
     surface, _ = _surface(scene, origin, direction, depth, which)
@@ -170,13 +202,13 @@ def radiance(scene: World, rays: Rays, height: int, width: int, dense: bool) -> 
     metal = surface.metal
     # One shadow ray per lamp is enough in a mirror: a pixel has several mirror rays.
     if dense:
-        few = (shadow[0][:, :1], shadow[1][:, :1])
+        few = (rays.mirror_across, rays.mirror_up)
         mirror = torch.stack(_mirror(scene, surface, few, dense), dim=-1)
         tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT
         return light + torch.where(metal[..., None], mirror * tint, 0.0)
     chosen = torch.nonzero(metal[0]).squeeze(-1)
     part = _pick(surface, chosen)
-    few = (shadow[0][chosen, :1], shadow[1][chosen, :1])
+    few = (rays.mirror_across[chosen], rays.mirror_up[chosen])
     mirror = torch.stack(_mirror(scene, part, few, dense), dim=-1)
     light[:, chosen] += mirror * torch.stack(part.albedo, dim=-1) * shading.METAL_TINT
     return light

@@ -7,6 +7,7 @@ close they come.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,18 +18,34 @@ from strop.data.scenes.camera import Vector
 from strop.data.scenes.geometry import Solids
 from strop.data.scenes.scene import Scenes
 
-GROUND_ALBEDO = 0.8
-GROUND_ROUGHNESS = 0.6
-AMBIENT = 0.17
-"""Radiance of the world around the scene as diffuse surfaces see it."""
-BLEED = 0.1
+GROUND_ALBEDO = 0.826
+AMBIENT = 0.165
+"""Radiance of the world around the scene as diffuse surfaces see it, from every side."""
+BLEED = 0.4
 """Radiance objects throw on their neighbours, per unit of albedo."""
-SKY = 0.07
-"""Radiance of the world as mirrors see it."""
+METAL_TINT = 0.9
+"""How much of what it mirrors metal sends on, per unit of albedo."""
+MIRROR_BLUR = 0.1
+"""Width of the cone of a pixel's mirror rays, in radians."""
 
-# Colour, power and edge length of the lights: key, fill, back, and a sun.
-_LIGHT_COLOR = ((1.0, 0.85, 0.63), (0.54, 0.63, 1.0), (1.0, 1.0, 1.0))
-_LIGHT_POWER = (22.0, 8.0, 12.0)
+# Roughness and strength of the glossy lobes. Rubber's is wider than any gloss and brightens the
+# rim instead, as a rough surface does.
+_METAL_ALPHA, _RUBBER_ALPHA, _GROUND_ALPHA = 0.048, 3.4, 0.28
+_METAL_GLOSS, _RUBBER_GLOSS, _GROUND_GLOSS = 0.4, 0.039, 0.042
+
+# What mirrors see of the world: near black, a lit wall behind the scene, and a soft lamp above
+# the camera with a glow around it. Fitted to what CLEVR's large metal spheres reflect.
+_WORLD_DARK = 0.04
+_WALL_RADIANCE, _WALL_SIDE, _WALL_TOP = 0.13, (0.70, 0.15), (0.87, 0.15)
+_WALL_DIRECTION = (-0.857, 0.515)
+_GLOW_DIRECTION = (0.5164, -0.1483, 0.8434)
+_GLOW_LOBES = ((0.33, 10.0), (3.0, 220.0))
+_GROUND_RADIANCE = 0.23
+GROUND_END = (8.0, 24.0)
+"""Mirrors see the ground fade into the world between these distances from the centre."""
+
+# Power (red, green, blue) and edge length of the key, fill and back light.
+_LIGHT_POWER = ((17.3, 16.1, 13.8), (4.2, 4.5, 5.45), (6.5, 6.45, 6.6))
 _LIGHT_EDGE = (0.5, 0.5, 1.0)
 
 
@@ -62,7 +79,7 @@ def lights(scenes: Scenes) -> Lights:
     level = torch.nn.functional.normalize(level, dim=-1)
     edge = position.new_tensor(_LIGHT_EDGE)[:, None]
     upright = torch.linalg.cross(level, facing)
-    power = position.new_tensor(_LIGHT_COLOR) * position.new_tensor(_LIGHT_POWER)[:, None]
+    power = _constant(_LIGHT_POWER, position)
     return Lights(
         _split(position),
         _split(level * edge),
@@ -107,16 +124,15 @@ def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
     half = [a + b for a, b in zip(to, view, strict=True)]
     half_length = torch.rsqrt(_dot(half, half).clamp(min=1e-9))
     facing = (_dot(normal, half) * half_length).clamp(0.0, 1.0)
-    alpha = torch.where(surface.metal, METAL_ALPHA, RUBBER_ALPHA)
-    alpha = torch.where(surface.ground, GROUND_ALPHA, alpha)[..., None]
+    alpha = torch.where(surface.metal, _METAL_ALPHA, _RUBBER_ALPHA)
+    alpha = torch.where(surface.ground, _GROUND_ALPHA, alpha)[..., None]
     square = alpha * alpha
     spread = facing * facing * (square - 1.0) + 1.0
     lobe = square / (math.pi * spread * spread)
-    gloss = torch.where(surface.metal, METAL_GLOSS, RUBBER_GLOSS)
-    gloss = torch.where(surface.ground, GROUND_GLOSS, gloss)[..., None]
+    gloss = torch.where(surface.metal, _METAL_GLOSS, _RUBBER_GLOSS)
+    gloss = torch.where(surface.ground, _GROUND_GLOSS, gloss)[..., None]
     shine = gloss * lobe * strength * (cosine > 0.0)
-    matte = torch.where(surface.metal, METAL_DIFFUSE, 1.0)[..., None] / math.pi
-    matte = matte * cosine * strength
+    matte = torch.where(surface.metal, 0.0, 1.0 / math.pi)[..., None] * cosine * strength
     tint = surface.metal[..., None]
     red, green, blue = (
         (
@@ -126,12 +142,6 @@ def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
         for power, albedo in zip(lamp.power, surface.albedo, strict=True)
     )
     return red, green, blue
-
-
-METAL_ALPHA, RUBBER_ALPHA, GROUND_ALPHA = 0.12, 0.5, 0.6
-METAL_GLOSS, RUBBER_GLOSS, GROUND_GLOSS = 0.25, 0.02, 0.0
-METAL_DIFFUSE = 0.15
-METAL_TINT = 0.8
 
 
 def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tensor, Vector]:
@@ -160,6 +170,20 @@ def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tenso
     return open_sky, (glow[0], glow[1], glow[2])
 
 
+def world_radiance(direction: Vector) -> Tensor:
+    """Radiance of the world without objects along unit vectors (B, N), the ground included."""
+    x, y, z = direction
+    level = torch.rsqrt((x * x + y * y).clamp(min=1e-9))
+    side = (x * _WALL_DIRECTION[0] + y * _WALL_DIRECTION[1]) * level
+    wall = torch.sigmoid((side - _WALL_SIDE[0]) / _WALL_SIDE[1])
+    wall = wall * torch.sigmoid((_WALL_TOP[0] - z) / _WALL_TOP[1])
+    cosine = x * _GLOW_DIRECTION[0] + y * _GLOW_DIRECTION[1] + z * _GLOW_DIRECTION[2]
+    sky = _WORLD_DARK + _WALL_RADIANCE * wall
+    for strength, sharpness in _GLOW_LOBES:
+        sky = sky + strength * torch.exp(sharpness * (cosine - 1.0))
+    return torch.where(z < 0.0, _GROUND_RADIANCE, sky)
+
+
 def to_srgb(linear: Tensor) -> Tensor:
     """Linear radiance to uint8 sRGB."""
     value = linear.clamp(0.0, 1.0)
@@ -167,6 +191,10 @@ def to_srgb(linear: Tensor) -> Tensor:
         value <= 0.0031308, 12.92 * value, 1.055 * value.clamp(min=1e-8) ** (1 / 2.4) - 0.055
     )
     return (curve * 255.0 + 0.5).to(torch.uint8)
+
+
+def _constant(values: Sequence[Sequence[float]], like: Tensor) -> Tensor:
+    return torch.as_tensor(values, device=like.device, dtype=like.dtype)
 
 
 def _dot(a: list[Tensor], b: list[Tensor]) -> Tensor:

@@ -12,27 +12,31 @@ from torch import Tensor
 
 from strop.data.scenes import vocabulary as words
 from strop.data.scenes.camera import Vector, basis
-from strop.data.scenes.geometry import Solids, interval
+from strop.data.scenes.geometry import Solids, interval, round_edges
 
 _START = 1e-4
 """Nearer than this to its origin, a ray meets nothing."""
 
 
 def nearest(
-    solid: Solids, origin: Vector, direction: Vector, skip: Tensor
+    solid: Solids, origin: Vector, direction: Vector, skip: Tensor, rounded: bool
 ) -> tuple[Tensor, Tensor]:
     """The first object along each ray, asked of every object.
 
     `solid` is (B, O), rays are (B, N), `skip` (B, N) int64 names an object to pass through
-    (-1 for none). Returns the ray's parameter (B, N), infinite for a miss, and the object's
-    index (B, N) int64, -1 for a miss.
+    (-1 for none), `rounded` asks for rounded edges. Returns the ray's parameter (B, N),
+    infinite for a miss, and the object's index (B, N) int64, -1 for a miss.
     """
     best = torch.full_like(direction[0], torch.inf)
     which = torch.full_like(skip, -1)
     for index in range(solid.x.shape[1]):
         one = solid.column(index)
         enter, leave = interval(one, origin, direction)
-        hit = (enter < leave) & (enter > _START) & (enter < best) & one.present & (skip != index)
+        hit = (enter < leave) & (enter > _START) & one.present & (skip != index)
+        if rounded:
+            enter, inside = round_edges(one, origin, direction, enter)
+            hit = hit & inside
+        hit = hit & (enter < best)
         best = torch.where(hit, enter, best)
         which = torch.where(hit, index, which)
     return best, which
@@ -56,8 +60,11 @@ def nearest_of_camera(
     right, up, forward = (axis[owner].unbind(-1) for axis in basis(camera))
     dx, dy, dz = (forward[k] + right[k] * across - up[k] * down for k in range(3))
     ox, oy, oz = camera[owner].unbind(-1)
-    enter, leave = interval(solid.take(pairs), (ox, oy, oz), (dx, dy, dz))
-    hit = torch.nonzero((enter < leave) & (enter > _START)).squeeze(-1)
+    candidates = solid.take(pairs)
+    enter, leave = interval(candidates, (ox, oy, oz), (dx, dy, dz))
+    meets = (enter < leave) & (enter > _START)
+    enter, inside = round_edges(candidates, (ox, oy, oz), (dx, dy, dz), enter)
+    hit = torch.nonzero(meets & inside).squeeze(-1)
     flat = (owner[hit] * rows + row[hit]) * columns + column[hit]
     enter, index = enter[hit], pairs[hit] % count
     best = torch.full((batch * rows * columns,), torch.inf, device=flat.device, dtype=enter.dtype)
@@ -135,9 +142,8 @@ def visible_sparse(
     free = torch.ones(count * lights, rays, device=own.device, dtype=point[0].dtype)
     middle = [part.mean(dim=-1)[0] for part in samples]
     # Samples of one light differ from their middle by no more than its diagonal.
-    spread = torch.sqrt(
-        sum(((part[0] - m[..., None]) ** 2 for part, m in zip(samples, middle, strict=True)))
-    ).amax(dim=(0, 2))
+    squares = [(part[0] - m[..., None]) ** 2 for part, m in zip(samples, middle, strict=True)]
+    spread = torch.sqrt(squares[0] + squares[1] + squares[2]).amax(dim=(0, 2))
     way = [m - part[0, :, None] for m, part in zip(middle, point, strict=True)]
     length = way[0] * way[0] + way[1] * way[1] + way[2] * way[2]
     flat_samples = [part.reshape(count * lights, rays) for part in samples]
