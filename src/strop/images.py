@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -43,30 +45,20 @@ def read_image(source: str | os.PathLike[str] | bytes) -> Tensor:
         ) from error
     if not content:
         raise ImageError(f"{name} is empty (0 bytes).", "Replace the file.")
-    try:
-        # Pillow only warns between one and two times its own limit; ours is checked just below.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(content))
-        return pil_to_tensor(image, name)
-    except UnidentifiedImageError as error:
-        raise ImageError(
-            f"{name} is not an image in a format Pillow knows.",
-            "Convert it to PNG, JPEG or WebP.",
-        ) from error
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"{name} is too large to decode ({error}).", _SHRINK) from error
-    except ImageError:
-        raise
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
-        # Pillow's decoders raise all of these on truncated or corrupt files.
-        raise ImageError(
-            f"{name} is damaged or cut short ({error}).", "Download or export it again."
-        ) from error
+    # Pillow only warns between one and two times its own limit; ours is checked just below.
+    with _decoding(name), warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        image = Image.open(io.BytesIO(content))
+    return pil_to_tensor(image, name)
 
 
 def pil_to_tensor(image: Image.Image, name: str = "the image") -> Tensor:
     """A PIL image of any mode to RGB `(3, H, W)` uint8."""
+    with _decoding(name):  # Pillow reads pixels late: an image that was opened may yet be broken
+        return _decode(image, name)
+
+
+def _decode(image: Image.Image, name: str) -> Tensor:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ImageError(
@@ -77,7 +69,7 @@ def pil_to_tensor(image: Image.Image, name: str = "the image") -> Tensor:
     if getattr(image, "n_frames", 1) > 1 and image.format in {"GIF", "WEBP", "PNG"}:
         warnings.warn(
             f"{name} is animated ({image.n_frames} frames); the first frame is used.",  # type: ignore[attr-defined]
-            stacklevel=3,
+            stacklevel=4,
         )
     image = ImageOps.exif_transpose(image)
     if image.mode in {"I", "I;16", "I;16L", "I;16B", "F"}:
@@ -104,7 +96,12 @@ def to_tensor(image: ImageLike) -> Tensor:
             raise ImageError(
                 f"An array of shape {image.shape} is not an RGB image.", "Give it as (H, W, 3)."
             )
-        return tensor_to_bytes(torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1))
+        if image.dtype.kind not in "fiub" or not image.dtype.isnative:
+            raise ImageError(
+                f"An image of {image.dtype} cannot be used.",
+                "Give uint8 in [0, 255] or float in [0, 1].",
+            )
+        return tensor_to_bytes(torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1))
     if isinstance(image, Tensor):
         if image.ndim != 3 or image.shape[0] != 3:
             raise ImageError(
@@ -167,6 +164,28 @@ def save_image(path: PathLike, image: Tensor) -> None:
     pixels = tensor_to_bytes(image.detach().cpu()).permute(1, 2, 0).contiguous().numpy()
     with atomic_path(path) as temporary:
         Image.fromarray(pixels).save(temporary)
+
+
+@contextmanager
+def _decoding(name: str) -> Iterator[None]:
+    """Turn what Pillow raises into an `ImageError`."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        raise ImageError(
+            f"{name} is not an image in a format Pillow knows.",
+            "Convert it to PNG, JPEG or WebP.",
+        ) from error
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{name} is too large to decode ({error}).", _SHRINK) from error
+    except Exception as error:
+        # On corrupt files its decoders raise nearly everything: OSError, SyntaxError, RuntimeError,
+        # struct.error and more.
+        raise ImageError(
+            f"{name} is damaged or cut short ({error}).", "Download or export it again."
+        ) from error
 
 
 _SHRINK = "Resize it first; nothing is gained from pixels beyond the model's size."
