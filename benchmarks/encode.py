@@ -34,8 +34,8 @@ def main() -> None:
     tokenizer = Tokenizer(config).to(where).eval()
     teacher = tokenizer._scaled_field
     if where.type == "cuda":
-        tokenizer.compile(fullgraph=True)
-        teacher = torch.compile(teacher, fullgraph=True)
+        tokenizer.compile(fullgraph=True, dynamic=False)
+        teacher = torch.compile(teacher, fullgraph=True, dynamic=False)
 
     rows = []
     for batch in arguments.batches:

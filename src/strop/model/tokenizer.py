@@ -262,6 +262,11 @@ class Tokenizer(
             codes = self.quantizer(self.generator(field)).codes
             return codes, self.length_head(field)
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile `forward`; arguments are `torch.compile`'s."""
+        _ = self.teacher  # loading it is nothing that can be compiled
+        super().compile(*args, **kwargs)
+
     # Files: see `strop.model.checkpoint`.
 
     def save_pretrained(
