@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Program:
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
-        if self.erased is None:
+        if self.erased is None and isinstance(self.codes, Tensor):
             holes = torch.zeros_like(self.codes, dtype=torch.bool)
             object.__setattr__(self, "erased", holes)
         if check:
@@ -80,14 +81,14 @@ class Program:
                 "This is a single program, which has no rows.", "Read `program.codes` instead."
             )
         rows = torch.arange(len(self))
-        single = isinstance(index, int)
         try:
-            picked = rows[index if isinstance(index, int | slice) else torch.as_tensor(index)]
+            wanted = index if isinstance(index, slice) else torch.as_tensor(index, device="cpu")
+            picked = rows[wanted]
         except (IndexError, TypeError, RuntimeError, ValueError) as error:
             raise ProgramError(
                 f"Rows {index!r} do not exist.", f"This batch has {len(self)} programs."
             ) from error
-        stop = int(self.lengths[picked]) if single else self.capacity
+        stop = self.capacity if picked.ndim else int(self.lengths[picked])
         names = tuple(self.names[int(row)] for row in picked.reshape(-1)) if self.names else ()
         picked = picked.to(self.codes.device)
         return replace(
@@ -239,17 +240,23 @@ class Program:
         ).with_metadata(
             {"strop": json.dumps({"format": format_tag("program", FORMAT), **self._header()})}
         )
+        try:
+            table = pa.Table.from_pylist(rows, schema)
+        except UnicodeEncodeError as error:
+            raise FormatError(
+                f"The name {error.object!r} is not UTF-8, which Parquet needs.",
+                "Rename the image, or save to .jsonl.",
+            ) from error
         with atomic_path(path) as temporary:
-            pq.write_table(pa.Table.from_pylist(rows, schema), temporary, write_page_checksum=True)
+            pq.write_table(table, temporary, write_page_checksum=True)
 
     @staticmethod
     def load(path: PathLike) -> Program:
         """Read what `save` wrote; `FormatError` if the file is anything else."""
         reader = _read_jsonl if _suffix(path) == ".jsonl" else _read_parquet
-        try:
-            header, rows = reader(path)
-        except FileNotFoundError as error:
-            raise FormatError(f"There is no file {path}.", "Check the path.") from error
+        if not Path(path).is_file():
+            raise FormatError(f"There is no file {path}.", "Check the path.")
+        header, rows = reader(path)
         return _from_rows(header, rows, path)
 
     # How it looks.
@@ -299,7 +306,7 @@ class Program:
         )
 
     def _edited(self, **changes: Any) -> Program:
-        edited = replace(self, **changes)
+        edited = replace(self, **changes, check=False)
         if not bool(edited.active.any(dim=-1).all()):
             raise ProgramError(
                 "This would take out the last remaining token of a program.",
@@ -309,7 +316,7 @@ class Program:
 
     def _per_row(self, value: int | Tensor) -> Tensor:
         """A number, or one per row, as a tensor of the lengths' shape."""
-        if isinstance(value, bool) or not isinstance(value, int | Tensor):
+        if isinstance(value, bool) or not isinstance(value, Integral | Tensor):
             raise ProgramError(
                 f"{value!r} is not a whole number.", "Give an int, or a tensor with one per row."
             )
@@ -437,8 +444,6 @@ def _read_parquet(path: PathLike) -> tuple[dict[str, Any], list[dict[str, Any]]]
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not Path(path).is_file():
-        raise FileNotFoundError(path)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             metadata = file.schema_arrow.metadata or {}
