@@ -1,30 +1,33 @@
-"""Images per second of the whole training loop: step, optimizer, codebook update, batches.
+"""How fast training runs: whole steps, with optimizer and codebook, through the real `Stepper`.
 
-Each setting of the table runs `Stepper` on `FieldSource` (fields on the device) or on
-`ResidentImageSource` (uint8 images on the device and the teacher in the step), as `strop.train`
-does, and is timed over whole optimizer steps. FLOPs are counted on the uncompiled step; the
-ceiling is a large bf16 matrix product measured in the same run. `--profile` prints the kernels
-that take the time of the first setting.
+    python benchmarks/train_throughput.py                       # the whole table
+    python benchmarks/train_throughput.py --only batch-32 --profile
+    python benchmarks/train_throughput.py --only cached --batches 512,1024,2048
+
+Beside images a second stand the model's TFLOP/s and their share of a matrix product measured in
+the same run. Settings are named as in `SETTINGS`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.utils.flop_counter import FlopCounterMode
 
-from common import device, machine, save, seconds
+from common import device, machine, save
 from strop.curriculum import scaled
-from strop.model.teacher import TeacherConfig, load_teacher
+from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.distributed import Workers
-from strop.training.preset import Preset, load_preset
+from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.sources import (
     FieldSource,
     ResidentImageSource,
@@ -32,210 +35,286 @@ from strop.training.sources import (
     compiled_teacher,
     to_device,
 )
-from strop.training.step import Recipe, Stepper, step_values
+from strop.training.step import WARM_STEPS, Recipe, Stepper, step_values
+
+console = Console()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One row: a preset at a batch size, with or without probes, with or without the teacher."""
+    """One row of the table. `phase` 2 stands for all phases with probes."""
 
     preset: str
-    batch: int
-    probing: bool = False
+    batches: tuple[int, ...]
+    phase: int = 1
     online: bool = False
-
-    @property
-    def name(self) -> str:
-        source = "online teacher" if self.online else "cached"
-        phase = "phase 2 to 4" if self.probing else "phase 1"
-        return f"{self.preset}, {source}, {phase}, batch {self.batch}"
+    reach: str = ""
 
 
 SETTINGS = {
-    "small": [Setting("strop-s-dinov3-s", batch) for batch in (256, 512, 1024, 2048)],
-    "probes": [Setting("strop-s-dinov3-s", batch, probing=True) for batch in (512, 1024)],
-    "paper": [Setting("strop-s-dinov3-s", 32)],
-    "online": [Setting("strop-s-dinov3-s", batch, online=True) for batch in (256, 512)],
-    "medium": [Setting("strop-m-dinov3-s", 512)],
-    "clevr": [Setting("clevr-64", batch) for batch in (1024, 2048, 4096)],
+    "cached": Setting("strop-s-dinov3-s", (256, 512, 1024, 2048), reach="9,000 img/s"),
+    "cached-probes": Setting(
+        "strop-s-dinov3-s", (256, 512, 1024, 2048), phase=2, reach="at most 10 % slower"
+    ),
+    "batch-32": Setting("strop-s-dinov3-s", (32,), reach="120 steps/s"),
+    "batch-32-probes": Setting("strop-s-dinov3-s", (32,), phase=2, reach="report"),
+    "online": Setting("strop-s-dinov3-s", (256, 512, 1024), online=True, reach="5,500 img/s"),
+    "medium": Setting("strop-m-dinov3-s", (256, 512, 1024), reach="report"),
+    "clevr": Setting("clevr-64", (512, 1024, 2048, 4096), reach="28,000 img/s"),
 }
 
 
-def prepared(setting: Setting, where: torch.device, images: int) -> tuple[Stepper, Recipe, Source]:
-    """A run as `strop.train` would set it up, on random fields or images."""
-    preset = load_preset(setting.preset)
-    teacher = TeacherConfig(
-        name=f"random:{preset.model.teacher.name}", width=preset.model.teacher.width, scale=0.38
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default=",".join(SETTINGS), help="settings, by comma")
+    parser.add_argument("--batches", help="instead of the setting's own, by comma")
+    parser.add_argument("--seconds", type=float, default=3.0, help="timed, for each row")
+    parser.add_argument("--probe-fraction", type=float, default=0.25)
+    parser.add_argument("--compile", default="auto", choices=["auto", "on", "max", "off"])
+    parser.add_argument("--no-graph", action="store_true", help="compiled, but no CUDA graph")
+    parser.add_argument("--set", action="append", default=[], help="any setting of the preset")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--name", default="train_throughput", help="of the JSON in results/")
+    arguments = parser.parse_args()
+
+    where = device()
+    ceiling = matmul_ceiling(where)
+    console.print(f"{machine()['device']}: matrix products at {ceiling / 1e12:.0f} TFLOP/s")
+    rows = []
+    for name in arguments.only.split(","):
+        setting = SETTINGS[name]
+        batches = setting.batches
+        if arguments.batches:
+            batches = tuple(map(int, arguments.batches.split(",")))
+        for batch in batches:
+            try:
+                row = measure(name, setting, batch, arguments, where)
+            except torch.OutOfMemoryError:
+                console.print(f"{name} at batch {batch}: out of memory")
+                continue
+            finally:
+                torch._dynamo.reset()
+                gc.collect()
+                if where.type == "cuda":
+                    torch.cuda.empty_cache()
+            row["share_of_ceiling"] = row["tflops"] * 1e12 / ceiling
+            rows.append(row)
+            console.print(
+                f"{name} batch {batch}: {row['images_per_second']:,.0f} img/s, "
+                f"{row['steps_per_second']:.1f} steps/s, {row['tflops']:.0f} TFLOP/s "
+                f"({row['share_of_ceiling']:.0%}), {row['memory_gb']:.1f} GB, "
+                f"compiled in {row['seconds_to_compile']:.0f} s"
+            )
+            # After every row, so that a run cut off has something to show.
+            save(
+                arguments.name,
+                {
+                    "matmul_tflops": ceiling / 1e12,
+                    "rows": rows,
+                    "best": best(rows),
+                },
+            )
+    show(rows)
+
+
+def measure(
+    name: str, setting: Setting, batch: int, arguments: argparse.Namespace, where: torch.device
+) -> dict[str, Any]:
+    """Steady steps of one setting at one batch size."""
+    preset = load_preset(
+        setting.preset,
+        {
+            "training.batch": batch,
+            "training.compile": arguments.compile,
+            "curriculum.probe_fraction": arguments.probe_fraction,
+            **parse_assignments(arguments.set),
+        },
     )
-    preset = replace(
-        preset,
-        model=replace(preset.model, teacher=teacher, decoder=None),
-        curriculum=replace(preset.curriculum, probe_fraction=0.25),
-        training=replace(preset.training, batch=setting.batch, steps=500_000),
-    )
-    recipe = Recipe(preset.objective, scaled(preset.curriculum, 500_000), preset.training)
+    preset = replace(preset, model=replace(preset.model, decoder=None))
     torch.manual_seed(0)
+    steps = preset.training.steps
+    recipe = Recipe(
+        scaled(preset.objective, steps),
+        scaled(preset.curriculum, steps),
+        scaled(preset.training, steps),
+    )
     tokenizer = Tokenizer(preset.model).to(where).train()
-    source = _source(setting, preset, where, max(images, setting.batch))
-    return Stepper(tokenizer, source.field_of, recipe, device=where), recipe, source
+    source = make_source(preset, setting, where)
+    if where.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    stepper = Stepper(tokenizer, source.field_of, recipe, device=where)
+    if arguments.no_graph:
+        stepper.graphed = False
+    step = recipe.curriculum.phase_ends[setting.phase - 2] if setting.phase > 1 else 1
+    batches = source.batches(step)
 
-
-def _source(setting: Setting, preset: Preset, where: torch.device, images: int) -> Source:
-    size, width = preset.model.image_size, preset.model.teacher.width
-    generator = torch.Generator(where).manual_seed(0)
-    if setting.online:
-        pixels = torch.randint(
-            0, 256, (images, 3, size, size), dtype=torch.uint8, device=where, generator=generator
-        )
-        teacher = load_teacher(preset.model.teacher.name).to(where)
-        return ResidentImageSource(
-            pixels,
-            compiled_teacher(teacher, where.type == "cuda"),
-            preset.training,
-            Workers(),
-            device=where,
-        )
-    shape = (images, 1, preset.model.grid**2, width)
-    fields = torch.randn(shape, dtype=torch.bfloat16, device=where, generator=generator)
-    return FieldSource(fields, preset.training, Workers(), device=where)
-
-
-def measure(setting: Setting, where: torch.device, at_least: float) -> dict[str, Any]:
-    """Images and steps per second, and the FLOPs of a step."""
-    stepper, recipe, source = prepared(setting, where, images=4096)
-    first = recipe.curriculum.phase_ends[1] if setting.probing else 1000
-    # Steps start just after a reseed, as 99 in 100 do.
-    first += 1
-    batches = source.batches(first)
+    started = time.perf_counter()
     loaded = next(batches)
-    values = to_device(step_values(recipe, first), where)
     stepper.initialise_codebook(loaded)
-    begun = time.perf_counter()
-    stepper.warm_up(loaded, values)
+    stepper.warm_up(loaded, to_device(step_values(recipe, step), where))
 
-    step = first
-
-    def several(number: int) -> None:
+    def take() -> None:
+        """One step as the loop takes it: draw, load, step."""
         nonlocal step
-        for _ in range(number):
-            stepper(next(batches), to_device(step_values(recipe, step), where), step)
-            step += 1
+        stepper(next(batches), to_device(step_values(recipe, step), where), step)
+        step += 1
 
-    several(10)
-    _synchronize(where)
-    compiling = time.perf_counter() - begun
-    number, elapsed = 10, 0.0
-    while elapsed < at_least:
-        number = max(number, int(1.1 * number * at_least / elapsed)) if elapsed else number
-        begun = time.perf_counter()
-        several(number)
-        _synchronize(where)
-        elapsed = time.perf_counter() - begun
-    stepper.take_metrics()
+    for _ in range(WARM_STEPS + 3):
+        take()
+    wait(where)
+    compiled_in = time.perf_counter() - started
+
+    seconds = timed(take, arguments.seconds, where)
+    if arguments.profile:
+        profile(take, where)
+    metrics = stepper.take_metrics()
+    if not metrics["loss"] == metrics["loss"]:
+        raise RuntimeError(f"{name}: the loss is not a number")
+    images = batch / seconds
+    flops = flops_per_image(preset, setting, arguments.probe_fraction)
+    memory = torch.cuda.max_memory_allocated() / 1e9 if where.type == "cuda" else 0.0
     return {
-        "name": setting.name,
-        "batch": setting.batch,
-        "images_per_s": setting.batch * number / elapsed,
-        "steps_per_s": number / elapsed,
-        "tflop_per_s": flops(setting, where) * setting.batch * number / elapsed / 1e12,
-        "compile_s": compiling,
-        "memory_gib": torch.cuda.max_memory_allocated() / 2**30 if where.type == "cuda" else None,
+        "setting": name,
+        "preset": setting.preset,
+        "phase": setting.phase,
+        "batch": batch,
+        "reach": setting.reach,
+        "images_per_second": images,
+        "steps_per_second": 1 / seconds,
+        "gflop_per_image": flops / 1e9,
+        "tflops": images * flops / 1e12,
+        "memory_gb": memory,
+        "seconds_to_compile": compiled_in,
+        "loss": metrics["loss"],
     }
 
 
-def flops(setting: Setting, where: torch.device) -> float:
-    """Of one image in one training step, forward and backward, by PyTorch's own counter."""
-    rows = 8
-    stepper, recipe, source = prepared(replace(setting, batch=rows), where, images=rows)
-    stepper.compiled = stepper.graphed = False
-    run = stepper._compiled_forward(False)
-    loaded = next(source.batches(1))
-    with FlopCounterMode(display=False) as step:
-        values = to_device(step_values(recipe, 1), where)
-        run(source.field_of(loaded), values, stepper.state).loss.backward()
-    total = step.get_total_flops() / rows
-    if setting.probing:  # two more interpretations, forward only, of a share of the rows
-        config = stepper.tokenizer.config
-        z_q = torch.randn(rows, config.max_length, config.quantizer.code_width, device=where)
-        active = torch.ones(rows, config.max_length, dtype=torch.bool, device=where)
-        with FlopCounterMode(display=False) as probe:
-            stepper.tokenizer.interpreter(z_q, active)
-        total += 2 * recipe.curriculum.probe_fraction * probe.get_total_flops() / rows
+def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source:
+    """A few batches of random data, resident on the device, behind the loop's own sources."""
+    model, training = preset.model, preset.training
+    count = max(2 * training.batch, 256)
+    if setting.online:
+        size = model.image_size
+        images = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, device=where)
+        name = model.teacher.name
+        teacher = load_teacher(name if ":" in name else f"random:{name}").to(where)
+        function = compiled_teacher(teacher, where.type == "cuda" and training.compile != "off")
+        return ResidentImageSource(images, function, training, Workers(), device=where)
+    shape = (count, 2, model.grid**2, model.teacher.width)
+    fields = torch.randn(shape, device=where, dtype=torch.bfloat16)
+    return FieldSource(fields, training, Workers(), device=where)
+
+
+def timed(take: Callable[[], None], budget: float, where: torch.device) -> float:
+    """Median seconds a step, over rounds of steps between two synchronisations."""
+    wait(where)
+    started = time.perf_counter()
+    take()
+    wait(where)
+    rounds = max(1, int(budget / 5 / max(time.perf_counter() - started, 1e-6)))
+    found = []
+    for _ in range(5):
+        started = time.perf_counter()
+        for _ in range(rounds):
+            take()
+        wait(where)
+        found.append((time.perf_counter() - started) / rounds)
+    return statistics.median(found)
+
+
+def flops_per_image(preset: Preset, setting: Setting, probe_fraction: float) -> float:
+    """Of the matrix products of one training step, forward and twice that backward.
+
+    Counted from the architecture, so that a faster implementation of the same model does not
+    count as less work.
+    """
+    model = preset.model
+    s, k = model.grid**2, model.max_length
+    g, i, d_enc = model.generator, model.interpreter, model.teacher.width
+
+    def linear(tokens: int, before: int, after: int) -> int:
+        return 2 * tokens * before * after
+
+    layer = linear(s + k, g.width, 4 * g.width) + 2 * linear(s + k, g.width, g.feedforward)
+    attention = 4 * g.width * (s * s + k * (s + k))
+    generator = g.depth * (layer + attention) + linear(s, d_enc, g.width)
+    layer = 2 * linear(s, i.width, i.width) + 2 * linear(k, i.width, i.width)
+    layer += 2 * linear(s, i.width, i.feedforward) + 4 * i.width * s * k
+    interpreter = i.depth * layer + linear(s, i.width, d_enc)
+    codes = linear(k, model.quantizer.code_width, model.quantizer.codes)
+    total = 3.0 * (generator + interpreter + codes)
+    if setting.phase > 1:
+        total += 2 * probe_fraction * interpreter
+    if setting.online:
+        total += 2 * s * teacher_parameters(f"random:{model.teacher.name}")
     return total
 
 
-def ceiling(where: torch.device) -> float:
-    """TFLOP/s of a large bf16 matrix product on random data."""
-    side = 8192 if where.type == "cuda" else 1024
-    a, b = (torch.randn(side, side, device=where, dtype=torch.bfloat16) for _ in range(2))
-    return 2 * side**3 / seconds(lambda: a @ b) / 1e12
+def matmul_ceiling(where: torch.device) -> float:
+    """FLOP/s of a large matrix product, bf16 on a GPU, fp32 on a CPU."""
+    size, kind = (8192, torch.bfloat16) if where.type == "cuda" else (1024, torch.float32)
+    a, b = (torch.randn(size, size, device=where, dtype=kind) for _ in range(2))
+    for _ in range(3):
+        a @ b
+    wait(where)
+    found = []
+    for _ in range(5):
+        started = time.perf_counter()
+        for _ in range(10):
+            a @ b
+        wait(where)
+        found.append((time.perf_counter() - started) / 10)
+    return 2 * size**3 / statistics.median(found)
 
 
-def profile(setting: Setting, where: torch.device) -> None:
-    """The kernels of a step, by time."""
-    stepper, recipe, source = prepared(setting, where, images=setting.batch)
-    stepper.graphed = False
-    batches = source.batches(1)
-    values = to_device(step_values(recipe, 1), where)
-    stepper.warm_up(next(batches), values)
-    for step in range(1, 4):
-        stepper(next(batches), values, step)
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiled:
-        for step in range(4, 7):
-            stepper(next(batches), values, step)
-        _synchronize(where)
-    averages = profiled.key_averages()
-    print(averages.table(sort_by="self_device_time_total", row_limit=45, max_name_column_width=90))
+def profile(take: Callable[[], None], where: torch.device) -> None:
+    """Where the time of ten steps goes, by kernel."""
+    from torch.profiler import ProfilerActivity
 
-
-def _synchronize(where: torch.device) -> None:
+    activities = [ProfilerActivity.CPU]
     if where.type == "cuda":
-        torch.cuda.synchronize()
+        activities.append(ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as seen:
+        for _ in range(10):
+            take()
+        wait(where)
+    by = "self_cuda_time_total" if where.type == "cuda" else "self_cpu_time_total"
+    print(seen.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=90))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("settings", nargs="*", default=list(SETTINGS), help=", ".join(SETTINGS))
-    parser.add_argument("--batch", type=int, help="this batch instead of the settings' own")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of timing for each row")
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--save", default="train_throughput", help="name of the JSON; '' for none")
-    arguments = parser.parse_args()
-    where = device()
-    if where.type != "cuda":
-        print("There is no GPU: this benchmark is about one. See train_cpu.py for the ratio here.")
-    settings = [row for name in arguments.settings for row in SETTINGS[name]]
-    if arguments.batch:
-        settings = list(dict.fromkeys(replace(row, batch=arguments.batch) for row in settings))
-    if arguments.profile:
-        profile(settings[0], where)
+def best(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fastest batch of each setting."""
+    fastest: dict[str, Any] = {}
+    for row in rows:
+        known = fastest.get(row["setting"])
+        if known is None or row["images_per_second"] > known["images_per_second"]:
+            fastest[row["setting"]] = {
+                key: row[key] for key in ("batch", "images_per_second", "steps_per_second", "reach")
+            }
+    return fastest
 
-    most = ceiling(where)
-    rows = []
-    table = Table("setting", "img/s", "steps/s", "TFLOP/s", "of ceiling", "compile s", "GiB")
-    for setting in settings:
-        if where.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        torch.compiler.reset()
-        row = measure(setting, where, arguments.seconds)
-        row["share_of_ceiling"] = row["tflop_per_s"] / most
-        rows.append(row)
-        print(row, flush=True)
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """The table."""
+    table = Table("setting", "batch", "img/s", "steps/s", "TFLOP/s", "of ceiling", "GB", "reach")
+    for row in rows:
         table.add_row(
-            setting.name,
-            f"{row['images_per_s']:,.0f}",
-            f"{row['steps_per_s']:.1f}",
-            f"{row['tflop_per_s']:.0f}",
+            row["setting"],
+            str(row["batch"]),
+            f"{row['images_per_second']:,.0f}",
+            f"{row['steps_per_second']:.1f}",
+            f"{row['tflops']:.0f}",
             f"{row['share_of_ceiling']:.0%}",
-            f"{row['compile_s']:.0f}",
-            f"{row['memory_gib'] or 0:.0f}",
+            f"{row['memory_gb']:.1f}",
+            row["reach"],
         )
-    table.title = f"training on {machine()['device']}, matmul ceiling {most:.0f} TFLOP/s"
-    Console(width=140).print(table)
-    if arguments.save:
-        save(arguments.save, {"ceiling_tflop_per_s": most, "rows": rows})
+    console.print(table)
+
+
+def wait(where: torch.device) -> None:
+    """Until the device has done what it was asked."""
+    if where.type == "cuda":
+        torch.cuda.synchronize(where)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ class TrainingConfig:
                          validated and saved; 0 for none
     seed                 of everything random in the run
     precision            `bf16` autocast or `fp32`; `auto` is bf16 on a GPU and fp32 on a CPU
-    compile              torch.compile and CUDA graphs; `auto` is on a GPU only
+    compile              torch.compile and CUDA graphs; `auto` is on a GPU only, `max` searches
+                         longer for the fastest kernels
     flip                 mirror half of the images
     reseed_every         steps between looks for dead codes (every so many, however long the run)
     reseed_below         average count of tokens per step under which a code is dead
@@ -49,7 +50,7 @@ class TrainingConfig:
     weight_average: float = 0.0
     seed: int = 0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Literal["auto", "on", "max", "off"] = "auto"
     flip: bool = True
     reseed_every: int = 100
     reseed_below: float = 0.1

@@ -8,6 +8,7 @@ included, is captured in a CUDA graph and replayed.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -259,7 +260,7 @@ class Stepper:
         cuda = device.type == "cuda"
         bf16 = training.precision == "bf16" or (training.precision == "auto" and cuda)
         self.precision = torch.bfloat16 if bf16 else torch.float32
-        self.compiled = training.compile == "on" or (training.compile == "auto" and cuda)
+        self.compiled = training.compile in ("on", "max") or (training.compile == "auto" and cuda)
         self.parameters = trainable(tokenizer)
         # Two rates, because the length head rests until phase 3. Tensors, so that neither a
         # graph nor a compiled function ever holds a rate of the past.
@@ -270,7 +271,10 @@ class Stepper:
             fused=True,
             capturable=cuda,
         )
-        _materialise(self.optimizer)
+        with warnings.catch_warnings():
+            # It warns, once, of steps outside a graph; the first few are meant to be.
+            warnings.simplefilter("ignore", UserWarning)
+            _materialise(self.optimizer)
         self.state = curriculum.initial_state(device)
         self.averaged: dict[str, Tensor] | None = None
         if training.weight_average:
@@ -283,6 +287,7 @@ class Stepper:
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self._static: tuple[Tensor, tuple[Tensor, ...]] | None = None
         self._outcome: dict[bool, Outcome] = {}
+        self._stream: torch.cuda.Stream | None = None
         self.graphed = cuda and self.compiled and recipe.workers.world == 1
 
     @property
@@ -302,7 +307,10 @@ class Stepper:
             return run
         # Collectives may break the graph; alone there is nothing that may.
         whole = self.recipe.workers.world == 1
-        compiled: Callable[..., Outcome] = torch.compile(run, fullgraph=whole, dynamic=False)
+        mode = "max-autotune-no-cudagraphs" if recipe.training.compile == "max" else None
+        compiled: Callable[..., Outcome] = torch.compile(
+            run, fullgraph=whole, dynamic=False, mode=mode
+        )
         return compiled
 
     def warm_up(self, loaded: tuple[Tensor, ...], values: Tensor) -> None:
@@ -310,9 +318,10 @@ class Stepper:
         if not self.compiled:
             return
         for probing in self.variants:
-            outcome = self._forward[probing](self.field_of(loaded), values, self.state)
-            outcome.loss.backward()
-            self.optimizer.zero_grad(set_to_none=True)
+            with self._aside():
+                outcome = self._forward[probing](self.field_of(loaded), values, self.state)
+                outcome.loss.backward()
+                self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def initialise_codebook(self, loaded: tuple[Tensor, ...]) -> None:
@@ -329,7 +338,8 @@ class Stepper:
         if self.graphed and self.steps_done >= WARM_STEPS:
             outcome = self._replay(loaded, values, probing)
         else:
-            outcome = self._step(loaded, values, probing)
+            with self._aside():
+                outcome = self._step(loaded, values, probing)
         self.steps_done += 1
         self.counted += 1
         if (step + 1) % self.recipe.training.reseed_every == 0:
@@ -367,7 +377,22 @@ class Stepper:
             world = self.recipe.workers.world
             self.totals.add_(torch.cat([outcome.metrics, norm[None] / world]))
             self._note_trouble(outcome.terms * world, norm, values[SCALARS.index("step")])
-        return outcome
+        # Without its history, which would keep the gradient's nodes of this stream alive.
+        return outcome._replace(loss=outcome.loss.detach())
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On a stream of its own, if graphs are to be recorded: what runs before must not leave
+        work on the default stream that a recording would depend on."""
+        if not self.graphed:
+            yield
+            return
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream(self.device).wait_stream(self._stream)
 
     def _note_trouble(self, terms: Tensor, norm: Tensor, step: Tensor) -> None:
         good = (terms.abs() <= self.recipe.training.loss_limit).all() & torch.isfinite(norm)
@@ -377,8 +402,16 @@ class Stepper:
     def _replay(self, loaded: tuple[Tensor, ...], values: Tensor, probing: bool) -> Outcome:
         if self._static is None:
             self._static = (values.clone(), tuple(part.clone() for part in loaded))
-            for variant in self.variants:
-                self._capture(variant)
+            try:
+                for variant in self.variants:
+                    self._capture(variant)
+            except RuntimeError as error:
+                # Slower is better than not at all; a custom loss may not be recordable.
+                warnings.warn(f"The step runs without CUDA graphs: {error}", stacklevel=2)
+                self.graphed = False
+                self._graphs.clear()
+                torch.cuda.synchronize(self.device)
+                return self._step(loaded, values, probing)
         kept_values, kept_loaded = self._static
         kept_values.copy_(values, non_blocking=True)
         for kept, new in zip(kept_loaded, loaded, strict=True):
