@@ -29,7 +29,8 @@ def erasure(tokenizer: Tokenizer, program: Program, *, batch: int = 256) -> Tens
     alone = rows.active.sum(dim=1) == 1
     maps[row[alone[row]], token[alone[row]]] = torch.nan
     row, token = row[~alone[row]], token[~alone[row]]
-    for r, k in zip(row.split(batch), token.split(batch), strict=True):
+    for start in range(0, len(row), batch):
+        r, k = row[start : start + batch], token[start : start + batch]
         without = tokenizer.interpret(rows[r].erase(k), batch=batch)
         maps[r, k] = 1 - F.cosine_similarity(whole[r], without, dim=-1)
     return maps.unflatten(-1, (grid, grid))

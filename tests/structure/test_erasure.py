@@ -1,0 +1,106 @@
+"""Erasure maps: one batched reading of all counterfactuals, against erasing one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import strop
+from strop.errors import ProgramError
+from strop.program import Program
+
+K = 12
+
+
+@pytest.fixture(scope="module")
+def program(tokenizer, images) -> Program:
+    return tokenizer.encode(images[:3], length=torch.tensor([K, 5, 2]))
+
+
+def one_by_one(tokenizer, program: Program) -> torch.Tensor:
+    maps = torch.zeros(len(program), program.capacity, 4, 4)
+    whole = tokenizer.interpret(program)
+    for row in range(len(program)):
+        for k in range(int(program.lengths[row])):
+            if program.active[row, k]:
+                without = tokenizer.interpret(program[row].erase(k))[0]
+                maps[row, k] = 1 - F.cosine_similarity(whole[row], without, dim=-1).view(4, 4)
+    return maps
+
+
+def test_maps_are_those_of_erasing_one_by_one(tokenizer, program):
+    maps = strop.erasure(tokenizer, program)
+    assert maps.shape == (3, K, 4, 4)
+    torch.testing.assert_close(maps, one_by_one(tokenizer, program), atol=1e-5, rtol=0)
+    assert maps[0].amax(dim=(1, 2)).min() > 1e-4, "every token of this model holds something up"
+
+
+def test_inactive_tokens_hold_nothing_up(tokenizer, program):
+    maps = strop.erasure(tokenizer, program)
+    within = torch.arange(K) < program.lengths[:, None]
+    assert torch.count_nonzero(maps[~within]) == 0
+    assert (maps[within].abs().amax(dim=(1, 2)) > 0).all()
+
+
+def test_a_hole_holds_nothing_up_and_the_rest_is_measured_without_it(tokenizer, program):
+    erased = program.erase(1)
+    maps = strop.erasure(tokenizer, erased[:2])
+    assert torch.count_nonzero(maps[:, 1]) == 0
+    torch.testing.assert_close(maps, one_by_one(tokenizer, erased[:2]), atol=1e-5, rtol=0)
+
+
+def test_the_only_token_left_has_no_map(tokenizer, program):
+    maps = strop.erasure(tokenizer, program.truncate(torch.tensor([1, 2, 2])).erase(1))
+    assert maps[:, 0].isnan().all()
+    assert torch.count_nonzero(maps[:, 1:]) == 0
+
+
+def test_chunks_do_not_matter(tokenizer, program):
+    torch.testing.assert_close(
+        strop.erasure(tokenizer, program, batch=4),
+        strop.erasure(tokenizer, program),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+def test_each_chunk_is_one_reading(tokenizer, program, monkeypatch):
+    """19 tokens in chunks of 8 are 3 readings, and one more for the whole programs."""
+    sizes = []
+    interpret = tokenizer.interpreter.forward
+    monkeypatch.setattr(
+        tokenizer.interpreter,
+        "forward",
+        lambda z_q, active: sizes.append(len(z_q)) or interpret(z_q, active),
+    )
+    strop.erasure(tokenizer, program, batch=8)
+    assert sizes == [3, 8, 8, 3]
+
+
+def test_a_single_program_is_a_batch_of_one(tokenizer, program):
+    maps = strop.erasure(tokenizer, program[1])
+    assert maps.shape == (1, 5, 4, 4)
+    torch.testing.assert_close(maps[0], strop.erasure(tokenizer, program)[1, :5])
+
+
+def test_names_do_not_get_in_the_way(tokenizer, program):
+    named = program.named(("a", "b", "c"))
+    torch.testing.assert_close(
+        strop.erasure(tokenizer, named), strop.erasure(tokenizer, program), equal_nan=True
+    )
+
+
+def test_a_program_of_another_model_is_refused(tokenizer, make_tokenizer, images):
+    foreign = make_tokenizer(seed=1).encode(images[:1])
+    with pytest.raises(ProgramError, match=r"written by model"):
+        strop.erasure(tokenizer, foreign)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_maps_on_a_gpu_are_those_of_the_cpu(make_tokenizer, tokenizer, program):
+    on_gpu = make_tokenizer().to("cuda")
+    on_gpu.precision = "fp32"
+    maps = strop.erasure(on_gpu, program).cpu()
+    torch.testing.assert_close(maps, strop.erasure(tokenizer, program), atol=1e-3, rtol=0)

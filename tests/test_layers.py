@@ -1,0 +1,181 @@
+"""The layout: a module imports only what lies below it, and some things nobody imports or calls.
+
+cli -> inspector -> evaluation, structure -> training -> curriculum, objective, data
+    -> model -> program -> errors, files, config, images
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import strop
+
+SOURCE = Path(strop.__file__).parent
+
+LAYERS = [  # from the bottom; siblings within a layer do not import each other
+    {"errors"},
+    {"files", "config"},
+    {"images", "metrics"},
+    {"program"},
+    {"model"},
+    {"curriculum", "data"},
+    {"objective"},  # takes from the curriculum how steps are marked in configs
+    {"training"},
+    {"evaluation", "structure"},
+    {"inspector", "demo"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
+
+FORBIDDEN_IMPORTS = {"torchvision", "pickle", "cPickle", "dill", "webdataset", "joblib", "shelve"}
+FORBIDDEN_CALLS = {"eval", "exec", "torch.load", "pickle.loads", "numpy.load"}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def component(dotted: str) -> str:
+    """`strop.model.teacher` is of `model`; `strop` itself is `__init__`."""
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    # The package's own __init__ keeps its name, so that it is told from a component.
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
+
+
+def imports(tree: ast.AST, module: str) -> Iterator[str]:
+    """Every module imported anywhere in the tree, also inside functions and for type checking."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")[: -node.level]
+                base = ".".join([*parents, base] if base else parents)
+            # `from strop import model` names the module in the alias.
+            yield from (f"{base}.{alias.name}" if base == "strop" else base for alias in node.names)
+
+
+def violations(tree: ast.AST, module: str) -> list[str]:
+    own = component(module)
+    found = []
+    for imported in imports(tree, module):
+        if imported.split(".")[0] != "strop":
+            continue
+        target = component(imported)
+        if target not in HEIGHT:
+            target = "__init__"  # `from strop import Program`
+        if target != own and HEIGHT[target] >= HEIGHT[own]:
+            # The command line may ask the package for its version and public names.
+            if own == "cli" and target == "__init__":
+                continue
+            found.append(f"{module} imports {imported}, which does not lie below it")
+    return found
+
+
+def dotted_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted_name(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else "?"
+
+
+def misdeeds(tree: ast.AST, module: str) -> list[str]:
+    found = [
+        f"{module} imports {imported}"
+        for imported in imports(tree, module)
+        if imported.split(".")[0] in FORBIDDEN_IMPORTS
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if dotted_name(node.func) in FORBIDDEN_CALLS:
+                found.append(f"{module} calls {dotted_name(node.func)}")
+            found += [
+                f"{module} passes {keyword.arg}"
+                for keyword in node.keywords
+                if keyword.arg in {"trust_remote_code", "allow_pickle"}
+                and getattr(keyword.value, "value", True)
+            ]
+        elif isinstance(node, ast.Constant) and node.value == "trust_remote_code":
+            found.append(f"{module} names trust_remote_code")
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_imports_only_what_lies_below(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert component(name_of(path)) in HEIGHT, "give the new component its place in LAYERS"
+    assert not violations(tree, name_of(path))
+    assert not misdeeds(tree, name_of(path))
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("strop.program", "from strop.model.teacher import load_teacher"),
+        ("strop.model.tokenizer", "import strop.training.step"),
+        ("strop.model.tokenizer", "def f():\n    from strop.data import record"),
+        ("strop.model.tokenizer", "from strop import structure"),
+        ("strop.model.tokenizer", "from strop import Program"),
+        ("strop.data.loader", "from strop.objective import losses"),
+        ("strop.curriculum", "from strop.objective import latent"),
+        ("strop.evaluation.r2", "from strop.structure.erasure import erasure"),
+        ("strop.evaluation.r2", "from ..structure import erasure"),
+        ("strop.errors", "from strop.files import PathLike"),
+        ("strop.training.step", "if TYPE_CHECKING:\n    from strop.cli import main"),
+    ],
+)
+def test_a_violation_is_found(module, code):
+    assert violations(ast.parse(code), module)
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("strop.model.tokenizer", "from strop.model.teacher import Teacher\nimport strop.config"),
+        ("strop.structure.erasure", "from strop.model.tokenizer import Tokenizer"),
+        ("strop.model.tokenizer", "import torch\nfrom .teacher import Teacher"),
+        ("strop.cli.info", "import strop"),
+        ("strop.__init__", "from strop.structure.erasure import erasure"),
+    ],
+)
+def test_what_is_allowed_is_let_through(module, code):
+    assert not violations(ast.parse(code), module)
+    assert not misdeeds(ast.parse(code), module)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torchvision.transforms",
+        "from torchvision import io",
+        "import pickle",
+        "import webdataset as wds",
+        "eval('1')",
+        "import torch\ntorch.load('a.pt')",
+        "torch.load('a.pt', weights_only=True)",
+        "model.from_pretrained(name, trust_remote_code=True)",
+        "options = {'trust_remote_code': True}",
+        "numpy.load('a.npy', allow_pickle=True)",
+    ],
+)
+def test_a_misdeed_is_found(code):
+    assert misdeeds(ast.parse(code), "strop.model.tokenizer")
+
+
+def test_methods_named_like_misdeeds_are_let_through():
+    assert not misdeeds(ast.parse("model.eval()\nProgram.load(path)"), "strop.cli.codes")
+
+
+def test_every_module_is_looked_at():
+    names = {name_of(path) for path in modules()}
+    assert {"strop.__init__", "strop.program", "strop.model", "strop.model.teacher"} <= names
