@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from strop.config import override
 from strop.data.record import Dataset
 from strop.errors import ConfigError
@@ -19,7 +21,7 @@ from strop.training.preset import Preset, load_preset
 
 def sweep(
     preset: Preset | str,
-    data: str | Dataset,
+    data: str | Dataset | Tensor,
     axes: Mapping[str, Sequence[Any]],
     *,
     out: PathLike,

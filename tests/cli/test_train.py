@@ -1,0 +1,116 @@
+"""`strop train` and its kin, from the command line to the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+from strop.cli import train as commands
+from strop.errors import ConfigError, StropError
+from strop.training.features import open_fields
+
+app = typer.Typer()
+app.command()(commands.train)
+app.command()(commands.train_decoder)
+app.command()(commands.sweep)
+app.command()(commands.features)
+
+SMALL = [
+    "--set=model.image_size=32",
+    "--set=training.held_out=2",
+    "--set=training.log_every=2",
+    "--workers=0",
+    "--device=cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("pictures")
+    draw = np.random.default_rng(0)
+    for number in range(24):
+        array = draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(array).save(folder / f"{number:02d}.png")
+    return f"folder:{folder}"
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    if isinstance(result.exception, StropError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_train_resume_decoder(pictures: str, tmp_path: Path) -> None:
+    out, cache = tmp_path / "run", tmp_path / "fields.safetensors"
+    run("features", pictures, "--out", cache, "--preset", _small(tmp_path), "--device=cpu")
+    assert open_fields(cache).fields.shape == (24, 2, 4, 192)
+    arguments = ["train", "strop-nano", "--data", pictures, "--out", out, "--steps", 6]
+    arguments += ["--batch", 4, "--cache", cache, "--json", *SMALL]
+    figures = json.loads(run(*arguments))
+    assert figures["finished"]
+    assert figures["step"] == 6
+    assert "r2_centred" in figures
+    assert (out / "model/README.md").is_file()
+    with pytest.raises(StropError, match="already holds a run"):
+        run(*arguments)
+    assert json.loads(run(*arguments, "--resume"))["step"] == 6
+
+    decoded = json.loads(
+        run(
+            "train-decoder",
+            out / "model",
+            *("--data", pictures, "--steps", 2, "--batch", 4, "--workers", 0),
+            *("--device", "cpu", "--json"),
+        )
+    )
+    assert decoded["psnr"] > 0
+    again = run(*arguments[:5], tmp_path / "again", *arguments[6:], "--init", out / "model")
+    assert json.loads(again)["finished"]
+
+
+def test_dry_run(tmp_path: Path) -> None:
+    printed = run("train", "strop-nano", "--dry-run", "--batch", 4, *SMALL)
+    assert "projected hours" in printed
+    facts = json.loads(run("train", "strop-nano", "--dry-run", "--json", "--batch", 4, *SMALL))
+    assert facts["config"]["training"]["batch"] == 4
+    assert facts["trainable parameters"] > 0
+
+
+def test_sweep(pictures: str, tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    axis = "--axis=training.seed=0,1"
+    run(
+        "sweep",
+        "strop-nano",
+        "--data",
+        pictures,
+        "--out",
+        out,
+        axis,
+        "--steps=2",
+        "--batch=4",
+        *SMALL,
+    )
+    assert (out / "frontier.png").is_file()
+    assert (out / "seed=1/model/config.json").is_file()
+
+
+def test_unknown_keys_and_a_model_that_cannot_be_written_back(pictures: str) -> None:
+    with pytest.raises(ConfigError, match=r"training\.bach"):
+        run("train", "strop-nano", "--data", pictures, "--set=training.bach=3")
+    with pytest.raises(ConfigError, match="--out"):
+        run("train-decoder", "someone/model", "--data", pictures)
+
+
+def _small(tmp_path: Path) -> Path:
+    preset = tmp_path / "small.toml"
+    preset.write_text('extends = "strop-nano"\n[model]\nimage_size = 32\n')
+    return preset

@@ -1,0 +1,70 @@
+"""The pixel decoder: trained afterwards, and nothing else moves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_training import tiny_config
+
+from strop.errors import TrainingError
+from strop.model.decoder import DecoderConfig
+from strop.model.teacher import TeacherConfig
+from strop.model.tokenizer import Tokenizer
+from strop.training.decoder import ABOUT_WIDTHS, ssim, train_decoder
+
+WIDTHS = (16, 16, 8, 8)
+
+
+def painted(count: int = 40) -> torch.Tensor:
+    """uint8 (count, 3, 32, 32): one colour above, another below."""
+    colours = torch.rand(count, 2, 3, generator=torch.Generator().manual_seed(0))
+    halves = colours.permute(0, 2, 1).repeat_interleave(16, dim=2)[..., None].expand(-1, -1, -1, 32)
+    return (halves * 255).to(torch.uint8)
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    torch.manual_seed(0)
+    return Tokenizer(
+        tiny_config(teacher=TeacherConfig(name="random:tiny", width=192, scale=0.4)),
+        about={ABOUT_WIDTHS: list(WIDTHS)},
+    )
+
+
+def test_training_a_decoder_changes_nothing_else_and_lowers_the_loss(tokenizer):
+    before = {name: value.clone() for name, value in tokenizer.state_dict().items()}
+    fingerprint = tokenizer.fingerprint
+    seen: list[tuple[int, dict[str, float]]] = []
+    metrics = train_decoder(
+        tokenizer,
+        painted(),
+        steps=30,
+        batch=8,
+        learning_rate=1e-2,
+        watch=lambda step, losses: seen.append((step, losses)),
+        watch_every=10,
+    )
+    after = tokenizer.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert tokenizer.fingerprint == fingerprint
+    assert tokenizer.config.decoder == DecoderConfig(widths=WIDTHS)
+    assert [step for step, _ in seen] == [10, 20, 30]
+    assert seen[-1][1]["l1"] < seen[0][1]["l1"]
+    assert set(metrics) == {"psnr", "ssim", "l1"}
+    pixels = tokenizer.decode(tokenizer.interpret(tokenizer.encode(painted(2))))
+    assert pixels.shape == (2, 3, 32, 32)
+
+
+def test_too_few_images_are_a_named_error(tokenizer):
+    with pytest.raises(TrainingError, match="fewer than one batch of 32"):
+        train_decoder(tokenizer, painted(10), steps=1)
+
+
+def test_ssim_knows_equal_images_from_noise():
+    images = painted(3).float() / 255
+    assert torch.allclose(ssim(images, images), torch.ones(3), atol=1e-5)
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(1))
+    assert (ssim(images, noise) < 0.3).all()
+    # two constant images of x and y: (2xy + c1) / (x^2 + y^2 + c1)
+    flat = torch.full((1, 3, 16, 16), 0.5), torch.full((1, 3, 16, 16), 0.25)
+    assert ssim(*flat).item() == pytest.approx((0.25 + 1e-4) / (0.3125 + 1e-4), rel=1e-3)

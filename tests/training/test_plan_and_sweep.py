@@ -1,0 +1,81 @@
+"""Dry runs and sweeps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tiny_training import tiny_fields, tiny_preset
+
+from strop.errors import ConfigError
+from strop.training import sweep as sweeps
+from strop.training.plan import describe, estimated_memory, measure
+from strop.training.preset import load_preset
+from strop.training.sweep import sweep
+
+
+@pytest.mark.parametrize(
+    ("name", "millions", "hours"),
+    [
+        ("strop-s-dinov3-s", 13.5, 27),
+        ("strop-m-dinov3-s", 64.3, 45),
+        ("strop-s-dinov3-b", 14.2, 32),
+        ("strop-m-dinov3-b", 65.1, 50),
+        ("strop-m-dinov3-l", 65.6, 66),
+    ],
+)
+def test_the_plan_of_each_variant_stands_beside_the_papers(name, millions, hours):
+    plan = describe(load_preset(name))
+    assert plan["trainable parameters"] / 1e6 == pytest.approx(millions, abs=0.1)
+    assert plan["paper hours on an H100"] == hours
+
+
+def test_phase_boundaries_scale_with_the_steps():
+    plan = describe(load_preset("strop-s-dinov3-s", {"training.steps": 5_000}))
+    assert list(plan["phases"].values()) == [
+        (0, 1_000),
+        (1_000, 1_500),
+        (1_500, 2_000),
+        (2_000, 2_500),
+        (2_500, 5_000),
+    ]
+    fixed = describe(load_preset("clevr-64-fixed"))
+    assert fixed["phases"] == {"fixed length": (0, 500_000)}
+
+
+def test_memory_grows_with_the_batch():
+    small, large = (
+        estimated_memory(load_preset("strop-s-dinov3-s", {"training.batch": batch}), 13_500_000)
+        for batch in (32, 64)
+    )
+    assert 16 * 13_500_000 < small < large < 2 * small
+
+
+def test_a_few_steps_are_timed():
+    report = measure(tiny_preset(), torch.device("cpu"), steps=2)
+    assert report["images per second, phase 1"] > 0
+    assert report["images per second, phases 2 to 4"] > 0
+    assert report["projected hours"] >= 0
+
+
+def test_a_sweep_trains_every_combination_once_and_draws_the_frontier(tmp_path, monkeypatch):
+    axes = {"model.quantizer.codes": [16, 32], "training.seed": [0, 1]}
+    said: list[str] = []
+    preset, fields = tiny_preset(steps=10), tiny_fields(60)
+    results = sweep(preset, fields, axes, out=tmp_path, say=said.append)
+    assert [run["name"] for run in results] == [
+        f"codes={codes},seed={seed}" for codes in (16, 32) for seed in (0, 1)
+    ]
+    first = results[0]
+    assert first["bits"] == pytest.approx(first["length_mean"] * 4)
+    assert (tmp_path / "frontier.png").stat().st_size > 1000
+    assert len(json.loads((tmp_path / "sweep.json").read_text())["runs"]) == 4
+
+    def refuse(*_, **__):
+        raise AssertionError("a finished run was trained again")
+
+    monkeypatch.setattr(sweeps, "train", refuse)
+    assert sweep(preset, fields, axes, out=tmp_path) == results
+    with pytest.raises(ConfigError, match="nothing to vary"):
+        sweep(preset, fields, {}, out=tmp_path)
