@@ -16,14 +16,14 @@ from torch import Tensor
 
 from strop.model.quantizer import Quantizer, QuantizerConfig
 
-N, CODE, ROWS, K, STEPS = 32, 8, 6, 10, 12
+N, CODE, ROWS, K, STEPS = 16, 8, 40, 16, 12
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """Tokens `(6, 10, 8)` and a prefix mask; the first rows are long, the last ones short."""
+    """Tokens `(40, 16, 8)` and a prefix mask; the first rows are long, the last ones short."""
     random = torch.Generator().manual_seed(step)
     z = F.normalize(torch.randn(ROWS, K, CODE, generator=random), dim=-1)
-    lengths = torch.tensor([10, 9, 8, 1, 1, 2])
+    lengths = torch.linspace(K, 1, ROWS).round()
     return z, torch.arange(K) < lengths[:, None]
 
 
@@ -40,7 +40,7 @@ def train(rows: slice) -> dict[str, Tensor]:
         codes = (z @ quantizer.codebook.T).argmax(dim=-1)
         quantizer.update(z, codes, active)
         if step % 5 == 4:
-            quantizer.reseed(z, active, torch.rand(N, generator=uniform), below=0.85)
+            quantizer.reseed(z, active, torch.rand(N, generator=uniform), below=5.0)
         for name in ("codebook", "counts", "sums"):
             states[f"{step:02}.{name}"] = getattr(quantizer, name).clone()
     return states
