@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 from strop.model.decoder import DecoderConfig
@@ -18,6 +19,10 @@ from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import Teacher, TeacherConfig, load_teacher
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+
+# A busy machine is no reason to fail.
+settings.register_profile("strop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("strop")
 
 if "OMP_NUM_THREADS" not in os.environ:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

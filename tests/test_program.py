@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from strop.errors import FormatError, ProgramError
 from strop.program import Program
 
-QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 # A plain-list model of a program: per row its codes, its length, and the set of its holes.

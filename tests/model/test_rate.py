@@ -14,7 +14,7 @@ K = 64
 PREDICTED = st.lists(st.floats(0, K, width=32), min_size=1, max_size=40).map(torch.tensor)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(predicted=PREDICTED, mean=st.floats(1, K))
 def test_the_mean_is_met_to_the_token_and_the_order_is_kept(predicted, mean):
     lengths = lengths_for_mean(predicted, mean, K)
@@ -52,7 +52,7 @@ def test_the_shortest_length_within_tolerance_of_the_best():
     assert shortest_within(errors, 10.0).tolist() == [1, 1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     errors=st.lists(
         st.lists(st.floats(0, 2, width=32), min_size=6, max_size=6), min_size=1, max_size=5
