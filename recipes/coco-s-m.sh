@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# COCO 2017, DINO-S / STROP-M, 45 h on an H100 in the paper.
+source "$(dirname "$0")/common.sh"
+folder=$(folder_of "$@")
+shift
+paper_run strop-m-dinov3-s "coco:$folder?split=train" coco-s-m "$@"
