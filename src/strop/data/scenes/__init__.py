@@ -6,6 +6,7 @@ from strop.data.scenes.masks import class_names, semantic_masks
 from strop.data.scenes.render import render, truth
 from strop.data.scenes.sampling import sample_scenes
 from strop.data.scenes.scene import Scenes
+from strop.data.scenes.write import write_scenes
 
 __all__ = [
     "Scenes",
@@ -18,4 +19,5 @@ __all__ = [
     "sample_scenes",
     "semantic_masks",
     "truth",
+    "write_scenes",
 ]

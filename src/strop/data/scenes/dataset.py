@@ -15,7 +15,7 @@ from strop.data.scenes.sampling import sample_scenes
 from strop.data.scenes.scene import Scenes
 from strop.errors import DataError
 
-_BLOCK = 512
+_BLOCK = 2048
 """Scenes sampled ahead at once on a GPU."""
 
 

@@ -67,6 +67,14 @@ def solids(scenes: Scenes) -> Solids:
     )
 
 
+def shape_codes(solid: Solids) -> list[int]:
+    """The shapes of a single scene's objects, on the host."""
+    flags = zip(solid.cube[0].tolist(), solid.sphere[0].tolist(), strict=True)
+    return [
+        words.CUBE if cube else words.SPHERE if sphere else words.CYLINDER for cube, sphere in flags
+    ]
+
+
 def _by_shape(table: dict[int, float], cube: Tensor, sphere: Tensor) -> Tensor:
     round_or_not = torch.where(sphere, table[words.SPHERE], table[words.CYLINDER])
     return torch.where(cube, table[words.CUBE], round_or_not)
@@ -99,43 +107,47 @@ def interval(solid: Solids, origin: Vector, direction: Vector) -> tuple[Tensor, 
     Everything broadcasts. A ray that misses has `enter > leave`; the parts of the ray behind
     its origin count, so callers compare with zero themselves.
     """
-    ox, oy, oz = to_local(solid, origin)
-    dx, dy, dz = rotate_in(solid, direction)
-    return _interval(solid.cube, solid.sphere, ox, oy, oz, dx, dy, dz)
+    start, way = to_local(solid, origin), rotate_in(solid, direction)
+    enter_round, leave_round = _round(start, way, solid.sphere.to(way[0].dtype))
+    enter_flat, leave_flat = _both(_slab(start[0], way[0]), _slab(start[1], way[1]))
+    enter = torch.where(solid.cube, enter_flat, enter_round)
+    leave = torch.where(solid.cube, leave_flat, leave_round)
+    enter_z, leave_z = _slab(start[2], way[2])
+    enter = torch.where(solid.sphere, enter, torch.maximum(enter, enter_z))
+    leave = torch.where(solid.sphere, leave, torch.minimum(leave, leave_z))
+    return enter, leave
 
 
-def _interval(
-    cube: Tensor,
-    sphere: Tensor,
-    ox: Tensor,
-    oy: Tensor,
-    oz: Tensor,
-    dx: Tensor,
-    dy: Tensor,
-    dz: Tensor,
+def interval_of(
+    shape: int, solid: Solids, origin: Vector, direction: Vector
 ) -> tuple[Tensor, Tensor]:
-    # The round part: x² + y² <= 1 for cylinders, with z² for spheres.
-    weight = sphere.to(ox.dtype)
-    wz = weight * dz
-    a = (dx * dx + dy * dy + wz * dz).clamp(min=_TINY)
-    b = ox * dx + oy * dy + oz * wz
-    c = ox * ox + oy * oy + weight * oz * oz - 1.0
+    """`interval` for objects that are all of one shape, an index into `vocabulary.SHAPES`."""
+    start, way = to_local(solid, origin), rotate_in(solid, direction)
+    if shape == words.SPHERE:
+        return _round(start, way, 1.0)
+    level = _slab(start[2], way[2])
+    if shape == words.CYLINDER:
+        return _both(_round(start, way, 0.0), level)
+    return _both(_both(_slab(start[0], way[0]), _slab(start[1], way[1])), level)
+
+
+def _both(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """What two intervals have in common."""
+    return torch.maximum(a[0], b[0]), torch.minimum(a[1], b[1])
+
+
+def _round(start: Vector, way: Vector, weight: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Where a ray lies within x² + y² + weight z² <= 1: 1 for spheres, 0 for cylinders."""
+    (ox, oy, oz), (dx, dy, dz) = start, way
+    upward = weight * dz
+    a = (dx * dx + dy * dy + upward * dz).clamp(min=_TINY)
+    b = ox * dx + oy * dy + oz * upward
+    c = ox * ox + oy * oy + weight * (oz * oz) - 1.0
     discriminant = b * b - a * c
     root = discriminant.clamp(min=0.0).sqrt()
     inverse = 1.0 / a
-    enter_round, leave_round = (-b - root) * inverse, (root - b) * inverse
-    missed = discriminant < 0.0
-    enter_round = torch.where(missed, torch.inf, enter_round)
-
-    # The flat part: slabs.
-    enter_x, leave_x = _slab(ox, dx)
-    enter_y, leave_y = _slab(oy, dy)
-    enter_z, leave_z = _slab(oz, dz)
-    enter = torch.where(cube, torch.maximum(enter_x, enter_y), enter_round)
-    leave = torch.where(cube, torch.minimum(leave_x, leave_y), leave_round)
-    enter = torch.where(sphere, enter, torch.maximum(enter, enter_z))
-    leave = torch.where(sphere, leave, torch.minimum(leave, leave_z))
-    return enter, leave
+    enter = torch.where(discriminant < 0.0, torch.inf, (-b - root) * inverse)
+    return enter, (root - b) * inverse
 
 
 def _slab(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,13 +14,18 @@ from strop.data.scenes import camera as cameras
 from strop.data.scenes import random, shading, trace
 from strop.data.scenes.camera import Vector
 from strop.data.scenes.geometry import Solids, normal, solids, to_local
+from strop.data.scenes.lights import Lights, light_samples, lights
 from strop.data.scenes.scene import Scenes
-from strop.data.scenes.shading import Lights, Surface
+from strop.data.scenes.shading import Surface
 
 SAMPLES = 2
 """Rays per pixel along each side."""
 SHADOW_SAMPLES = 2
 """Shadow rays per camera ray and light, along each side of the light."""
+
+
+FAR = 120.0
+"""Where the ground ends in the backdrop, in metres of depth."""
 
 
 class World(NamedTuple):
@@ -37,7 +44,7 @@ def world(scenes: Scenes) -> World:
         solids(scenes),
         shading.albedos(scenes),
         scenes.material == 1,
-        shading.lights(scenes),
+        lights(scenes),
         scenes.camera,
     )
 
@@ -47,12 +54,13 @@ class Rays(NamedTuple):
 
     across: Tensor  # (N,)
     down: Tensor  # (N,)
-    shadow_across: Tensor  # (N, S) places on a lamp, in [-1/2, 1/2]
-    shadow_up: Tensor  # (N, S)
-    mirror_across: Tensor  # (N, 1) the same for shadows in mirrors
-    mirror_up: Tensor  # (N, 1)
+    shadow_across: Tensor  # (S, N) places on a lamp, in [-1/2, 1/2]
+    shadow_up: Tensor  # (S, N)
+    mirror_across: Tensor  # (1, N) the same for mirrors and the shadows in them
+    mirror_up: Tensor  # (1, N)
 
 
+@functools.lru_cache(maxsize=8)
 def camera_rays(height: int, width: int, device: torch.device | str) -> Rays:
     """`SAMPLES` squared rays for each pixel, row by row over the whole finer grid.
 
@@ -63,21 +71,20 @@ def camera_rays(height: int, width: int, device: torch.device | str) -> Rays:
     rows, columns = height * SAMPLES, width * SAMPLES
     grid = torch.arange(rows * columns, device=device)
     row, column = torch.div(grid, columns, rounding_mode="floor") % SAMPLES, grid % SAMPLES
-    cell = torch.arange(SHADOW_SAMPLES**2, device=device)
+    cell = torch.arange(SHADOW_SAMPLES**2, device=device)[:, None]
     cells = SAMPLES * SHADOW_SAMPLES
     jitter = random.uniform(random.key(0, grid), 2 * SHADOW_SAMPLES**2)
-    jitter = jitter.reshape(-1, SHADOW_SAMPLES**2, 2).float()
-    first = (cell % SHADOW_SAMPLES) * SAMPLES + column[:, None]
-    second = torch.div(cell, SHADOW_SAMPLES, rounding_mode="floor") * SAMPLES + row[:, None]
-    # The first cell of each of a pixel's rays, stretched to the whole lamp.
-    mirror = (jitter[:, :1, 0] + column[:, None]), (jitter[:, :1, 1] + row[:, None])
+    first_jitter, second_jitter = jitter.float().T.chunk(2)
+    first = (cell % SHADOW_SAMPLES) * SAMPLES + column
+    second = torch.div(cell, SHADOW_SAMPLES, rounding_mode="floor") * SAMPLES + row
     return Rays(
         across,
         down,
-        (first + jitter[..., 0]) / cells - 0.5,
-        (second + jitter[..., 1]) / cells - 0.5,
-        mirror[0] / SAMPLES - 0.5,
-        mirror[1] / SAMPLES - 0.5,
+        (first + first_jitter) / cells - 0.5,
+        (second + second_jitter) / cells - 0.5,
+        # The first place of each ray, stretched so that a pixel's rays fill the whole lamp.
+        (column + first_jitter[:1]) / SAMPLES - 0.5,
+        (row + second_jitter[:1]) / SAMPLES - 0.5,
     )
 
 
@@ -115,18 +122,15 @@ def _surface(
     return surface, ~(ground & far)
 
 
-FAR = 120.0
-"""Where the ground ends in the backdrop, in metres of depth."""
-
-
 def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
     """Radiance of matte and glossy reflection, without mirrors."""
-    samples = shading.light_samples(scene.lamp, *shadow)
     if dense:
+        samples = light_samples(scene.lamp, *shadow)
         seen = trace.visible(scene.solid, surface.point, samples, surface.own)
     else:
-        lit = _facing(surface, scene.lamp)
-        seen = trace.visible_sparse(scene.solid, surface.point, samples, surface.own, lit)
+        seen = trace.visible_sparse(
+            scene.solid, surface.point, surface.normal, scene.lamp, shadow, surface.own
+        )
     straight = shading.direct(surface, scene.lamp, seen)
     open_sky, glow = shading.surroundings(surface, scene.solid, scene.albedo)
     share = torch.where(surface.metal, 0.0, open_sky)
@@ -135,15 +139,6 @@ def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense:
         for s, albedo, g in zip(straight, surface.albedo, glow, strict=True)
     )
     return red, green, blue
-
-
-def _facing(surface: Surface, lamp: Lights) -> Tensor:
-    """(B, N, L) bool: whether a point faces a lamp."""
-    cosine = [
-        (position[:, None] - part[..., None]) * n[..., None]
-        for position, part, n in zip(lamp.position, surface.point, surface.normal, strict=True)
-    ]
-    return cosine[0] + cosine[1] + cosine[2] > 0.0
 
 
 def _mirror(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
@@ -178,9 +173,9 @@ def _reflect(view: Vector, facing: Vector) -> Vector:
 
 
 def _blur(direction: Vector, place: tuple[Tensor, Tensor]) -> Vector:
-    """Spread mirror rays over a small cone, each by its own `place` (N, 1) in [-1/2, 1/2]."""
+    """Spread mirror rays over a small cone, each by its own `place` (1, N) in [-1/2, 1/2]."""
     x, y, z = direction
-    side, rise = (shading.MIRROR_BLUR * part[:, 0] for part in place)
+    side, rise = (shading.MIRROR_BLUR * part[0] for part in place)
     x, y, z = x - side * y, y + side * x, z + rise
     length = torch.rsqrt(x * x + y * y + z * z)
     return x * length, y * length, z * length
@@ -208,7 +203,7 @@ def radiance(scene: World, rays: Rays, height: int, width: int, dense: bool) -> 
         return light + torch.where(metal[..., None], mirror * tint, 0.0)
     chosen = torch.nonzero(metal[0]).squeeze(-1)
     part = _pick(surface, chosen)
-    few = (rays.mirror_across[chosen], rays.mirror_up[chosen])
+    few = (rays.mirror_across[:, chosen], rays.mirror_up[:, chosen])
     mirror = torch.stack(_mirror(scene, part, few, dense), dim=-1)
     light[:, chosen] += mirror * torch.stack(part.albedo, dim=-1) * shading.METAL_TINT
     return light
@@ -260,21 +255,45 @@ def _without_absent(scenes: Scenes) -> Scenes:
 
 
 @torch.no_grad()
-def render(scenes: Scenes, size: int | tuple[int, int] = 128) -> Tensor:
+def render(
+    scenes: Scenes, size: int | tuple[int, int] = 128, compiled: bool | None = None
+) -> Tensor:
     """Images of `scenes`: (B, 3, H, W) uint8, on the device the scenes are on.
 
-    `size` is the side of a square or (height, width).
+    `size` is the side of a square or (height, width). On a GPU the dense renderer runs, compiled
+    unless `compiled` is false; on a CPU the sparse one, unless `compiled` is true. All give the
+    same image to rounding.
     """
-    height, width = _size(size)
-    scenes = scenes.to(scenes.camera.device, torch.float32)
-    if scenes.camera.is_cuda:
-        return render_dense(
-            world(scenes), camera_rays(height, width, scenes.camera.device), height, width
-        )
-    return render_sparse(scenes, height, width)
+    height, width = image_size(size)
+    device = scenes.camera.device
+    scenes = scenes.to(device, torch.float32)
+    if len(scenes) == 0:
+        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=device)
+    if not (scenes.camera.is_cuda if compiled is None else scenes.camera.is_cuda or compiled):
+        return render_sparse(scenes, height, width)
+    draw = render_dense if compiled is False else _compiled()
+    rays = camera_rays(height, width, device)
+    # Equal chunks, the last one filled up: one shape compiles once and bounds the memory.
+    chunk = max(1, _CHUNK_PIXELS // (height * width))
+    rows = torch.arange(-(-len(scenes) // chunk) * chunk, device=device) % len(scenes)
+    parts = [
+        draw(world(scenes[rows[i : i + chunk]]), rays, height, width)
+        for i in range(0, rows.shape[0], chunk)
+    ]
+    return torch.cat(parts)[: len(scenes)]
 
 
-def _size(size: int | tuple[int, int]) -> tuple[int, int]:
+_CHUNK_PIXELS = 64 * 128 * 128
+"""Pixels a dense call renders at once."""
+
+
+@functools.cache
+def _compiled() -> Callable[[World, Rays, int, int], Tensor]:
+    return torch.compile(render_dense, fullgraph=True, dynamic=False)
+
+
+def image_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of a size that may be the side of a square."""
     return (size, size) if isinstance(size, int) else size
 
 
@@ -285,7 +304,7 @@ def truth(scenes: Scenes, size: int | tuple[int, int] = 128) -> tuple[Tensor, Te
     The mask is int64: 0 for the ground, then 1, 2, ... in the order of the scene's objects.
     Depth is float32, in metres along the camera's axis, 0 where the backdrop is.
     """
-    height, width = _size(size)
+    height, width = image_size(size)
     scenes = scenes.to(scenes.camera.device, torch.float32)
     depth, which = trace.nearest_of_camera(solids(scenes), scenes.camera, height, width)
     across, down = cameras.image_plane(height, width, 1, scenes.camera.device, torch.float32)

@@ -22,6 +22,7 @@ from strop.data.scenes.trace import nearest_of_camera
 
 _ROUND = 64
 """Scenes tried at once: enough to hide the cost of a call, few enough for a CPU's cache."""
+_GPU_ROUND = 512
 _FRAME, _OBJECTS, _PLACES = range(3)
 
 
@@ -34,7 +35,9 @@ def sample_scenes(
     pending = torch.arange(index.shape[0], device=index.device)
     attempt = torch.zeros_like(index)
     # A GPU is paid by the call, a CPU by the scene.
-    capacity, most = (max(_ROUND, index.shape[0]), 8) if index.is_cuda else (_ROUND, 1)
+    capacity, most = (
+        (min(max(_ROUND, index.shape[0]), _GPU_ROUND), 8) if index.is_cuda else (_ROUND, 1)
+    )
     while pending.numel():
         # Few left: try several attempts of each at once and keep the first that holds.
         tries = max(1, min(most, capacity // pending.numel()))

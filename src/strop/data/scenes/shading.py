@@ -7,7 +7,6 @@ close they come.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from strop.data.scenes import vocabulary as words
 from strop.data.scenes.camera import Vector
 from strop.data.scenes.geometry import Solids
+from strop.data.scenes.lights import Lights
 from strop.data.scenes.scene import Scenes
 
 GROUND_ALBEDO = 0.826
@@ -44,20 +44,6 @@ _GROUND_RADIANCE = 0.23
 GROUND_END = (8.0, 24.0)
 """Mirrors see the ground fade into the world between these distances from the centre."""
 
-# Power (red, green, blue) and edge length of the key, fill and back light.
-_LIGHT_POWER = ((17.3, 16.1, 13.8), (4.2, 4.5, 5.45), (6.5, 6.45, 6.6))
-_LIGHT_EDGE = (0.5, 0.5, 1.0)
-
-
-class Lights(NamedTuple):
-    """Square lamps that face the origin. Each part is (B, L)."""
-
-    position: Vector
-    across: Vector  # along one edge, as long as the edge
-    up: Vector  # along the other
-    facing: Vector  # unit normal
-    power: Vector  # red, green, blue
-
 
 class Surface(NamedTuple):
     """What shading needs to know of the points hit. Each part is (B, N)."""
@@ -71,77 +57,51 @@ class Surface(NamedTuple):
     own: Tensor  # int64, index of the object, -1 for the ground
 
 
-def lights(scenes: Scenes) -> Lights:
-    """The lamps of `scenes`."""
-    position = scenes.lights
-    facing = torch.nn.functional.normalize(-position, dim=-1)
-    level = torch.stack([facing[..., 1], -facing[..., 0], torch.zeros_like(facing[..., 0])], dim=-1)
-    level = torch.nn.functional.normalize(level, dim=-1)
-    edge = position.new_tensor(_LIGHT_EDGE)[:, None]
-    upright = torch.linalg.cross(level, facing)
-    power = _constant(_LIGHT_POWER, position)
-    return Lights(
-        _split(position),
-        _split(level * edge),
-        _split(upright * edge),
-        _split(facing),
-        _split(power.expand_as(position)),
-    )
-
-
 def albedos(scenes: Scenes) -> Vector:
     """Linear red, green and blue of the objects, each (B, O)."""
     table = scenes.position.new_tensor(words.RGB) / 255.0
     return _split(table[scenes.color])
 
 
-def light_samples(lamp: Lights, across: Tensor, up: Tensor) -> Vector:
-    """Points on the lamps: `across` and `up` are (N, S) in [-1/2, 1/2]; gives (B, N, L, S)."""
-    x, y, z = (
-        position[:, None, :, None]
-        + side[:, None, :, None] * across[None, :, None]
-        + rise[:, None, :, None] * up[None, :, None]
-        for position, side, rise in zip(lamp.position, lamp.across, lamp.up, strict=True)
-    )
-    return x, y, z
-
-
 def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
-    """Light that comes straight from the lamps, of which `seen` (B, N, L) reaches the point."""
-    px, py, pz = surface.point
+    """Light that comes straight from the lamps, of which `seen` (B, L, N) reaches the point."""
     way = [
-        position[:, None] - part[..., None]
-        for position, part in zip(lamp.position, (px, py, pz), strict=True)
+        position[..., None] - part[:, None]
+        for position, part in zip(lamp.position, surface.point, strict=True)
     ]
-    inverse = torch.rsqrt(way[0] ** 2 + way[1] ** 2 + way[2] ** 2)
+    inverse = torch.rsqrt(_dot(way, way))
     to = [part * inverse for part in way]
-    normal = [part[..., None] for part in surface.normal]
-    view = [part[..., None] for part in surface.view]
+    normal = [part[:, None] for part in surface.normal]
+    view = [part[:, None] for part in surface.view]
     cosine = _dot(normal, to).clamp(min=0.0)
-    leaving = -_dot([part[:, None] for part in lamp.facing], to)
+    leaving = -_dot([part[..., None] for part in lamp.facing], to)
     strength = seen * leaving.clamp(min=0.0) * inverse * inverse
-    # Glossy part: the microfacet lobe, as broad as the lamp and the roughness make it.
+    # Glossy part: the microfacet lobe around the half vector.
     half = [a + b for a, b in zip(to, view, strict=True)]
-    half_length = torch.rsqrt(_dot(half, half).clamp(min=1e-9))
-    facing = (_dot(normal, half) * half_length).clamp(0.0, 1.0)
+    facing = _dot(normal, half).clamp(min=0.0)
+    facing = facing * facing / _dot(half, half).clamp(min=1e-9)
     alpha = torch.where(surface.metal, _METAL_ALPHA, _RUBBER_ALPHA)
-    alpha = torch.where(surface.ground, _GROUND_ALPHA, alpha)[..., None]
-    square = alpha * alpha
-    spread = facing * facing * (square - 1.0) + 1.0
-    lobe = square / (math.pi * spread * spread)
+    square = torch.where(surface.ground, _GROUND_ALPHA, alpha)[:, None] ** 2
+    spread = facing * (square - 1.0) + 1.0
     gloss = torch.where(surface.metal, _METAL_GLOSS, _RUBBER_GLOSS)
-    gloss = torch.where(surface.ground, _GROUND_GLOSS, gloss)[..., None]
-    shine = gloss * lobe * strength * (cosine > 0.0)
-    matte = torch.where(surface.metal, 0.0, 1.0 / math.pi)[..., None] * cosine * strength
-    tint = surface.metal[..., None]
+    gloss = torch.where(surface.ground, _GROUND_GLOSS, gloss)[:, None]
+    shine = gloss * square / math.pi * strength * (cosine > 0.0) / (spread * spread)
+    matte = cosine * strength
+    # What the lamps' colours multiply is the same for all: sum over the lamps first.
     red, green, blue = (
-        (
-            power[:, None]
-            * (albedo[..., None] * matte + torch.where(tint, albedo[..., None], 1.0) * shine)
-        ).sum(-1)
+        _over_lamps(power, matte) * torch.where(surface.metal, 0.0, albedo / math.pi)
+        + _over_lamps(power, shine) * torch.where(surface.metal, albedo, 1.0)
         for power, albedo in zip(lamp.power, surface.albedo, strict=True)
     )
     return red, green, blue
+
+
+def _over_lamps(power: Tensor, amount: Tensor) -> Tensor:
+    """(B, L) and (B, L, N) to (B, N)."""
+    total = power[:, :1] * amount[:, 0]
+    for index in range(1, amount.shape[1]):
+        total = total + power[:, index : index + 1] * amount[:, index]
+    return total
 
 
 def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tensor, Vector]:
@@ -191,10 +151,6 @@ def to_srgb(linear: Tensor) -> Tensor:
         value <= 0.0031308, 12.92 * value, 1.055 * value.clamp(min=1e-8) ** (1 / 2.4) - 0.055
     )
     return (curve * 255.0 + 0.5).to(torch.uint8)
-
-
-def _constant(values: Sequence[Sequence[float]], like: Tensor) -> Tensor:
-    return torch.as_tensor(values, device=like.device, dtype=like.dtype)
 
 
 def _dot(a: list[Tensor], b: list[Tensor]) -> Tensor:

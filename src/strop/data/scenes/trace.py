@@ -12,7 +12,8 @@ from torch import Tensor
 
 from strop.data.scenes import vocabulary as words
 from strop.data.scenes.camera import Vector, basis
-from strop.data.scenes.geometry import Solids, interval, round_edges
+from strop.data.scenes.geometry import Solids, interval, interval_of, round_edges, shape_codes
+from strop.data.scenes.lights import Lights
 
 _START = 1e-4
 """Nearer than this to its origin, a ray meets nothing."""
@@ -58,21 +59,28 @@ def nearest_of_camera(
     down = (row.to(camera.dtype) + (0.5 - rows / 2)) / focal
     across = (column.to(camera.dtype) + (0.5 - columns / 2)) / focal
     right, up, forward = (axis[owner].unbind(-1) for axis in basis(camera))
-    dx, dy, dz = (forward[k] + right[k] * across - up[k] * down for k in range(3))
-    ox, oy, oz = camera[owner].unbind(-1)
-    candidates = solid.take(pairs)
-    enter, leave = interval(candidates, (ox, oy, oz), (dx, dy, dz))
-    meets = (enter < leave) & (enter > _START)
-    enter, inside = round_edges(candidates, (ox, oy, oz), (dx, dy, dz), enter)
-    hit = torch.nonzero(meets & inside).squeeze(-1)
+    x, y, z = (forward[k] + right[k] * across - up[k] * down for k in range(3))
+    eye = camera[owner]
+    enter, leave = interval(solid.take(pairs), _vector(eye), (x, y, z))
+    # Rounding costs more than meeting: ask it only where there is something to round.
+    met = torch.nonzero((enter < leave) & (enter > _START)).squeeze(-1)
+    enter, inside = round_edges(
+        solid.take(pairs[met]), _vector(eye[met]), (x[met], y[met], z[met]), enter[met]
+    )
+    hit, enter = met[inside], enter[inside]
     flat = (owner[hit] * rows + row[hit]) * columns + column[hit]
-    enter, index = enter[hit], pairs[hit] % count
+    index = pairs[hit] % count
     best = torch.full((batch * rows * columns,), torch.inf, device=flat.device, dtype=enter.dtype)
     best.scatter_reduce_(0, flat, enter, "amin")
     won = enter == best[flat]
     which = torch.full_like(best, -1, dtype=torch.int64)
     which[flat[won]] = index[won]
     return best.reshape(batch, rows * columns), which.reshape(batch, rows * columns)
+
+
+def _vector(value: Tensor) -> Vector:
+    x, y, z = value.unbind(-1)
+    return x, y, z
 
 
 def _covered(
@@ -114,55 +122,67 @@ def _extent(
 def visible(solid: Solids, point: Vector, samples: Vector, own: Tensor) -> Tensor:
     """The share of each light's samples that each point sees, asked of every object.
 
-    `point` is (B, N), `samples` are the positions on the lights (B, N, L, S), `own` (B, N) the
+    `point` is (B, N), `samples` are positions on the lights (B, L, S, N), `own` (B, N) is the
     object a point lies on (-1 for the ground), which never shades itself: it is convex, and
-    what faces away is dark anyway. Returns (B, N, L).
+    what faces away is dark anyway. Returns (B, L, N).
     """
-    px, py, pz = (part[:, :, None, None] for part in point)
+    px, py, pz = (part[:, None, None] for part in point)
     way = (samples[0] - px, samples[1] - py, samples[2] - pz)
     free = torch.ones_like(way[0])
     for index in range(solid.x.shape[1]):
         one = Solids(*(value[:, :, None, None] for value in solid.column(index)))
         enter, leave = interval(one, (px, py, pz), way)
         hit = (enter < leave) & (leave > _START) & (enter < 1.0)
-        hit = hit & one.present & (own[:, :, None, None] != index)
+        hit = hit & one.present & (own[:, None, None] != index)
         free = torch.where(hit, 0.0, free)
-    return free.mean(dim=-1)
+    return free.mean(dim=2)
 
 
 def visible_sparse(
-    solid: Solids, point: Vector, samples: Vector, own: Tensor, lit: Tensor
+    solid: Solids,
+    point: Vector,
+    facing: Vector,
+    lamp: Lights,
+    place: tuple[Tensor, Tensor],
+    own: Tensor,
 ) -> Tensor:
     """`visible`, asking only objects that come near the way from a point to a light.
 
-    `lit` (B, N, L) bool marks the pairs of point and light that matter; elsewhere the answer
-    is 1. The batch must be a single scene whose objects are all present.
+    `facing` is the points' normal and `place` the samples' places on the lights, (S, N) each.
+    Points that face away from a light get some answer or other: nothing depends on it. The
+    batch must be a single scene whose objects are all present. Returns (1, L, N).
     """
-    count, lights, rays = samples[0].shape[1:]
-    free = torch.ones(count * lights, rays, device=own.device, dtype=point[0].dtype)
-    middle = [part.mean(dim=-1)[0] for part in samples]
-    # Samples of one light differ from their middle by no more than its diagonal.
-    squares = [(part[0] - m[..., None]) ** 2 for part, m in zip(samples, middle, strict=True)]
-    spread = torch.sqrt(squares[0] + squares[1] + squares[2]).amax(dim=(0, 2))
-    way = [m - part[0, :, None] for m, part in zip(middle, point, strict=True)]
-    length = way[0] * way[0] + way[1] * way[1] + way[2] * way[2]
-    flat_samples = [part.reshape(count * lights, rays) for part in samples]
-    for index in range(solid.x.shape[1]):
-        one = solid.column(index)
-        off = [
-            (centre - part)[0, :, None]
-            for centre, part in zip((one.x, one.y, one.z), point, strict=True)
-        ]
-        along = off[0] * way[0] + off[1] * way[1] + off[2] * way[2]
-        along = (along / length).clamp(0.0, 1.0)
-        gap = [o - along * w for o, w in zip(off, way, strict=True)]
-        near = gap[0] * gap[0] + gap[1] * gap[1] + gap[2] * gap[2]
-        maybe = (near < (one.bound + spread * along) ** 2) & lit[0] & (own[0, :, None] != index)
-        pairs = torch.nonzero(maybe.reshape(-1)).squeeze(-1)
-        row = torch.div(pairs, lights, rounding_mode="floor")
-        start = [part[0][row][:, None] for part in point]
-        ray = [flat[pairs] - s for flat, s in zip(flat_samples, start, strict=True)]
-        enter, leave = interval(one, (start[0], start[1], start[2]), (ray[0], ray[1], ray[2]))
-        hit = (enter < leave) & (leave > _START) & (enter < 1.0)
-        free[pairs] = torch.where(hit, 0.0, free[pairs])
-    return free.mean(dim=-1).reshape(1, count, lights)
+    px, py, pz = (part[0] for part in point)
+    free = torch.ones(lamp.power[0].shape[1], *place[0].shape, device=px.device, dtype=px.dtype)
+    offsets = [
+        (solid.x[0, k] - px, solid.y[0, k] - py, solid.z[0, k] - pz)
+        for k in range(solid.x.shape[1])
+    ]
+    shapes = shape_codes(solid)
+    squares = [x * x + y * y + z * z for x, y, z in offsets]
+    for light in range(free.shape[0]):
+        lx, ly, lz = (part[0, light] for part in lamp.position)
+        wx, wy, wz = lx - px, ly - py, lz - pz
+        lit = wx * facing[0][0] + wy * facing[1][0] + wz * facing[2][0] > 0.0
+        length = wx * wx + wy * wy + wz * wz
+        inverse = 1.0 / length
+        # No sample is further from the light's middle than half its diagonal.
+        edges = [part[0, light] ** 2 for part in (*lamp.across, *lamp.up)]
+        spread = 0.5 * torch.stack(edges).sum().sqrt()
+        for index, (ox, oy, oz) in enumerate(offsets):
+            dot = ox * wx + oy * wy + oz * wz
+            along = (dot * inverse).clamp(0.0, 1.0)
+            near = squares[index] - along * (2.0 * dot - along * length)
+            maybe = (near < (solid.bound[0, index] + spread) ** 2) & lit & (own[0] != index)
+            row = torch.nonzero(maybe).squeeze(-1)
+            start = (px[row], py[row], pz[row])
+            side, rise = place[0][:, row], place[1][:, row]
+            rx, ry, rz = (
+                part[row] + lamp.across[k][0, light] * side + lamp.up[k][0, light] * rise
+                for k, part in enumerate((wx, wy, wz))
+            )
+            one = solid.column(index)
+            enter, leave = interval_of(shapes[index], one, start, (rx, ry, rz))
+            hit = (enter < leave) & (leave > _START) & (enter < 1.0)
+            free[light, :, row] = torch.where(hit, 0.0, free[light, :, row])
+    return free.mean(dim=1)[None]
