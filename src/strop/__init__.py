@@ -5,7 +5,8 @@ from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.program import Program
 from strop.structure.erasure import erasure
+from strop.training.loop import train
 
 __version__ = "0.1.0"
 
-__all__ = ["Program", "StropError", "Tokenizer", "TokenizerConfig", "erasure", "load"]
+__all__ = ["Program", "StropError", "Tokenizer", "TokenizerConfig", "erasure", "load", "train"]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import strop
-from strop.cli import codes, data, info
+from strop.cli import codes, data, demo, info, train
 from strop.cli.console import err
 from strop.errors import StropError
 
@@ -19,10 +19,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(demo.demo)
 app.command()(codes.encode)
 app.command()(codes.interpret)
 app.command()(codes.decode)
+app.command()(train.train)
+app.command("train-decoder")(train.train_decoder)
+app.command()(train.sweep)
 app.command()(info.info)
+data.app.command()(train.features)
 app.add_typer(data.app, name="data")
 
 

@@ -86,9 +86,12 @@ def train_decoder(
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             field, made = interpreted(tokenizer, images)
             decoded = decoder(made)
-            seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
+            # Without its weight the term is not worth a run of the teacher, there and back.
+            perceptual = torch.zeros((), device=device)
+            if perceptual_weight:
+                seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
+                perceptual = latent_alignment(seen, field).mean()
         l1 = (decoded.float() - images.float() / 255).abs().mean()
-        perceptual = latent_alignment(seen, field).mean()
         optimizer.zero_grad(set_to_none=True)
         (l1 + perceptual_weight * perceptual).backward()
         for group in optimizer.param_groups:

@@ -1,0 +1,44 @@
+"""`strop demo`: the tour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from strop.cli.console import err, out
+from strop.demo import PRESET, tour
+from strop.training.callbacks import ProgressBar
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Where the results go.")] = Path("demo"),
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimizer steps; by default the preset's.")
+    ] = None,
+) -> None:
+    """Train the smallest preset for a minute, then encode, interpret, decode and erase with it."""
+    done = tour(
+        folder,
+        steps=steps,
+        callbacks=[ProgressBar(err)],
+        say=lambda text: err.print(text, highlight=False),
+    )
+    table = Table("scene", "objects", "length", "program", box=None)
+    for number, row in enumerate(done.program):
+        codes = " ".join(map(str, row.codes.tolist()))
+        table.add_row(f"scene-{number}.png", str(done.objects[number]), str(len(row)), codes)
+    out.print(table)
+    out.print(
+        f"\nR² on these scenes: {done.chosen:.2f} at the chosen lengths, {done.r2[-1]:.2f} with "
+        f"all codes, {done.floor:.2f} for a mean field without any.\n"
+        f"The teacher of {PRESET} has random weights and the training was a minute long: this "
+        "shows how strop works, not how well.\n",
+        highlight=False,
+        soft_wrap=True,
+    )
+    out.print(f"Look at {folder}/programs.png and {folder}/rate.png, then try:", highlight=False)
+    out.print(f"  strop encode {folder}/scene-0.png -m {folder}/model", highlight=False)
+    out.print(f"  strop info {folder}/model", highlight=False)
