@@ -10,7 +10,9 @@ import os
 import signal
 import sys
 
+import matplotlib.figure  # noqa: F401  (imported here once, so that no life has to)
 import torch
+import torch._dynamo
 from tiny_training import tiny_fields, tiny_preset
 
 from strop.training.callbacks import Callback

@@ -151,7 +151,14 @@ class _Maker:
             flip=flip,
             workers=self.loading,
         )
-        return torch.cat(list(chunks))
+        # Into place, because the fields of a dataset may fill more than half of a GPU.
+        shape = (len(dataset), 1 + flip, config.grid**2, config.teacher.width)
+        fields = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
+        done = 0
+        for chunk in chunks:
+            fields[done : done + len(chunk)] = chunk
+            done += len(chunk)
+        return fields[:done]
 
 
 def cache_fields(
