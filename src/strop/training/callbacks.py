@@ -133,12 +133,16 @@ class TensorBoard(Callback):
     """Scalars for TensorBoard, if it is installed; otherwise nothing."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.writer: Any = None
+
+    def on_start(self, run: Run) -> None:
+        """Open a file; only the first process of a run comes here."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
-        self.writer = SummaryWriter(str(folder))
+        self.writer = SummaryWriter(str(self.folder))
 
     def on_log(self, run: Run, metrics: Metrics) -> None:
         """Write the means."""

@@ -372,8 +372,11 @@ class Stepper:
             for kept, new in zip(self.state, outcome.state, strict=True):
                 kept.copy_(new)
             if self.averaged is not None:
-                for kept, new in zip(self.averaged.values(), parameters, strict=True):
-                    kept.lerp_(new, 1 - training.weight_average)
+                torch._foreach_lerp_(
+                    list(self.averaged.values()),
+                    [parameter.detach() for parameter in parameters],
+                    1 - training.weight_average,
+                )
             world = self.recipe.workers.world
             self.totals.add_(torch.cat([outcome.metrics, norm[None] / world]))
             self._note_trouble(outcome.terms * world, norm, values[SCALARS.index("step")])
@@ -402,6 +405,9 @@ class Stepper:
     def _replay(self, loaded: tuple[Tensor, ...], values: Tensor, probing: bool) -> Outcome:
         if self._static is None:
             self._static = (values.clone(), tuple(part.clone() for part in loaded))
+            # The first steps' memory is of another stream and of no use to a recording.
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()
             try:
                 for variant in self.variants:
                     self._capture(variant)
