@@ -43,6 +43,10 @@ class Solids(NamedTuple):
         """The objects at `index` of the flattened leading dimensions."""
         return Solids(*(value.reshape(-1)[index] for value in self))
 
+    def spread(self) -> Solids:
+        """(B, O) to (B, O, 1), to stand beside rays."""
+        return Solids(*(value.unsqueeze(-1) for value in self))
+
     def column(self, index: int) -> Solids:
         """Object `index` of every scene: (B, O) to (B, 1)."""
         return Solids(*(value[:, index : index + 1] for value in self))

@@ -248,8 +248,9 @@ def render_sparse(scenes: Scenes, height: int, width: int) -> Tensor:
 
 
 def _without_absent(scenes: Scenes) -> Scenes:
-    """A single scene with only its present objects, as a batch of one."""
-    keep = scenes.present[0]
+    """A single scene with only its present objects, or a single absent one, as a batch of one."""
+    keep = scenes.present[0].clone()
+    keep[0] |= ~keep.any()
     objects = ("shape", "size", "material", "color", "position", "rotation", "present")
     return replace(scenes, **{name: getattr(scenes, name)[:, keep] for name in objects})
 

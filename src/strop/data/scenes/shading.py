@@ -110,24 +110,19 @@ def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tenso
     Objects count as spheres, for which both have a closed form. `albedo` is (B, O). Returns
     (B, N) and red, green, blue (B, N).
     """
-    px, py, pz = surface.point
-    nx, ny, nz = surface.normal
-    open_sky = torch.ones_like(px)
-    glow = [torch.zeros_like(px) for _ in range(3)]
-    for index in range(solid.x.shape[1]):
-        one = solid.column(index)
-        dx, dy, dz = one.x - px, one.y - py, one.z - pz
-        inverse = torch.rsqrt((dx * dx + dy * dy + dz * dz).clamp(min=1e-6))
-        radius = 1.0 / one.scale
-        ratio = (radius * inverse).clamp(max=1.0)
-        # Tilted half space: the part of the sphere under the point's horizon does not count.
-        lift = ((dx * nx + dy * ny + dz * nz) * inverse + ratio) / (1.0 + ratio)
-        share = lift.clamp(min=0.0) * ratio * ratio
-        share = torch.where(one.present & (surface.own != index), share, 0.0)
-        open_sky = open_sky * (1.0 - share)
-        for channel in range(3):
-            glow[channel] = glow[channel] + share * albedo[channel][:, index : index + 1]
-    return open_sky, (glow[0], glow[1], glow[2])
+    px, py, pz = (part[:, None] for part in surface.point)
+    nx, ny, nz = (part[:, None] for part in surface.normal)
+    every = solid.spread()
+    dx, dy, dz = every.x - px, every.y - py, every.z - pz
+    inverse = torch.rsqrt((dx * dx + dy * dy + dz * dz).clamp(min=1e-6))
+    ratio = (inverse / every.scale).clamp(max=1.0)
+    # Tilted half space: the part of the sphere under the point's horizon does not count.
+    lift = ((dx * nx + dy * ny + dz * nz) * inverse + ratio) / (1.0 + ratio)
+    index = torch.arange(solid.x.shape[1], device=px.device)[:, None]
+    counts = every.present & (surface.own[:, None] != index)
+    share = torch.where(counts, lift.clamp(min=0.0) * ratio * ratio, 0.0)
+    red, green, blue = ((share * part[..., None]).sum(dim=1) for part in albedo)
+    return (1.0 - share).prod(dim=1), (red, green, blue)
 
 
 def world_radiance(direction: Vector) -> Tensor:

@@ -28,19 +28,22 @@ def nearest(
     (-1 for none), `rounded` asks for rounded edges. Returns the ray's parameter (B, N),
     infinite for a miss, and the object's index (B, N) int64, -1 for a miss.
     """
-    best = torch.full_like(direction[0], torch.inf)
-    which = torch.full_like(skip, -1)
-    for index in range(solid.x.shape[1]):
-        one = solid.column(index)
-        enter, leave = interval(one, origin, direction)
-        hit = (enter < leave) & (enter > _START) & one.present & (skip != index)
-        if rounded:
-            enter, inside = round_edges(one, origin, direction, enter)
-            hit = hit & inside
-        hit = hit & (enter < best)
-        best = torch.where(hit, enter, best)
-        which = torch.where(hit, index, which)
-    return best, which
+    # A reduction over a dimension of objects, not a loop: the compiled kernel stays small.
+    every = solid.spread()
+    start, way = _apart(origin), _apart(direction)
+    enter, leave = interval(every, start, way)
+    index = torch.arange(solid.x.shape[1], device=skip.device)[:, None]
+    hit = (enter < leave) & (enter > _START) & every.present & (skip[:, None] != index)
+    if rounded:
+        enter, inside = round_edges(every, start, way, enter)
+        hit = hit & inside
+    best, which = torch.where(hit, enter, torch.inf).min(dim=1)
+    return best, torch.where(torch.isfinite(best), which, -1)
+
+
+def _apart(vector: Vector) -> Vector:
+    """(B, N) to (B, 1, N), beside objects as (B, O, 1)."""
+    return vector[0][:, None], vector[1][:, None], vector[2][:, None]
 
 
 def nearest_of_camera(
@@ -126,16 +129,14 @@ def visible(solid: Solids, point: Vector, samples: Vector, own: Tensor) -> Tenso
     object a point lies on (-1 for the ground), which never shades itself: it is convex, and
     what faces away is dark anyway. Returns (B, L, N).
     """
-    px, py, pz = (part[:, None, None] for part in point)
-    way = (samples[0] - px, samples[1] - py, samples[2] - pz)
-    free = torch.ones_like(way[0])
-    for index in range(solid.x.shape[1]):
-        one = Solids(*(value[:, :, None, None] for value in solid.column(index)))
-        enter, leave = interval(one, (px, py, pz), way)
-        hit = (enter < leave) & (leave > _START) & (enter < 1.0)
-        hit = hit & one.present & (own[:, None, None] != index)
-        free = torch.where(hit, 0.0, free)
-    return free.mean(dim=2)
+    px, py, pz = (part[:, None, None, None] for part in point)
+    way = tuple(part[:, :, :, None] for part in samples)
+    every = Solids(*(value[:, None, None, :, None] for value in solid))
+    enter, leave = interval(every, (px, py, pz), (way[0] - px, way[1] - py, way[2] - pz))
+    index = torch.arange(solid.x.shape[1], device=own.device)[:, None]
+    hit = (enter < leave) & (leave > _START) & (enter < 1.0)
+    hit = hit & every.present & (own[:, None, None, None] != index)
+    return (~hit.any(dim=3)).to(px.dtype).mean(dim=2)
 
 
 def visible_sparse(
@@ -150,14 +151,12 @@ def visible_sparse(
 
     `facing` is the points' normal and `place` the samples' places on the lights, (S, N) each.
     Points that face away from a light get some answer or other: nothing depends on it. The
-    batch must be a single scene whose objects are all present. Returns (1, L, N).
+    batch must be a single scene. Returns (1, L, N).
     """
     px, py, pz = (part[0] for part in point)
     free = torch.ones(lamp.power[0].shape[1], *place[0].shape, device=px.device, dtype=px.dtype)
-    offsets = [
-        (solid.x[0, k] - px, solid.y[0, k] - py, solid.z[0, k] - pz)
-        for k in range(solid.x.shape[1])
-    ]
+    present = torch.nonzero(solid.present[0]).squeeze(-1).tolist()
+    offsets = [(solid.x[0, k] - px, solid.y[0, k] - py, solid.z[0, k] - pz) for k in present]
     shapes = shape_codes(solid)
     squares = [x * x + y * y + z * z for x, y, z in offsets]
     for light in range(free.shape[0]):
@@ -169,10 +168,10 @@ def visible_sparse(
         # No sample is further from the light's middle than half its diagonal.
         edges = [part[0, light] ** 2 for part in (*lamp.across, *lamp.up)]
         spread = 0.5 * torch.stack(edges).sum().sqrt()
-        for index, (ox, oy, oz) in enumerate(offsets):
+        for index, (ox, oy, oz), square in zip(present, offsets, squares, strict=True):
             dot = ox * wx + oy * wy + oz * wz
             along = (dot * inverse).clamp(0.0, 1.0)
-            near = squares[index] - along * (2.0 * dot - along * length)
+            near = square - along * (2.0 * dot - along * length)
             maybe = (near < (solid.bound[0, index] + spread) ** 2) & lit & (own[0] != index)
             row = torch.nonzero(maybe).squeeze(-1)
             start = (px[row], py[row], pz[row])
