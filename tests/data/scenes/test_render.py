@@ -7,7 +7,7 @@ import torch
 
 from strop.data.scenes import camera as cameras
 from strop.data.scenes import render, sample_scenes, semantic_masks, truth
-from strop.data.scenes.render import camera_rays, render_dense, world
+from strop.data.scenes.render import Quality, camera_rays, render_dense, world
 
 
 def alone(scenes, slot):
@@ -121,7 +121,7 @@ def test_sparse_and_dense_render_the_same_image():
     scenes = sample_scenes(2, range(3))
     sparse = render(scenes, (40, 56)).int()
     with torch.no_grad():
-        dense = render_dense(world(scenes), camera_rays(40, 56, "cpu"), 40, 56).int()
+        dense = render_dense(world(scenes), camera_rays(40, 56, "cpu"), (40, 56)).int()
     assert (sparse - dense).abs().max() <= 1
 
 
@@ -157,6 +157,14 @@ def test_any_size_and_no_scenes(scene_of):
         assert render(scenes, size).shape == (1, 3, *size)
         assert truth(scenes, size)[1].shape == (1, *size)
     assert render(scenes[:0], 32).shape == (0, 3, 32, 32)
+
+
+def test_a_lower_quality_is_another_image_of_the_same_scene():
+    scenes = sample_scenes(2, range(2))
+    best = render(scenes, 32).float()
+    for quality in (Quality(samples=1), Quality(shadows=False), Quality(mirror=False)):
+        other = render(scenes, 32, quality=quality).float()
+        assert 0 < (best - other).abs().mean() < 10
 
 
 @pytest.mark.slow

@@ -3,12 +3,13 @@
 from strop.data.scenes.dataset import ScenesDataset
 from strop.data.scenes.describe import describe, parse, read_scenes
 from strop.data.scenes.masks import class_names, semantic_masks
-from strop.data.scenes.render import render, truth
+from strop.data.scenes.render import Quality, render, truth
 from strop.data.scenes.sampling import sample_scenes
 from strop.data.scenes.scene import Scenes
 from strop.data.scenes.write import write_scenes
 
 __all__ = [
+    "Quality",
     "Scenes",
     "ScenesDataset",
     "class_names",

@@ -12,20 +12,27 @@ from torch import Tensor
 
 from strop.data.scenes import camera as cameras
 from strop.data.scenes import random, shading, trace
+from strop.data.scenes import vocabulary as words
 from strop.data.scenes.camera import Vector
 from strop.data.scenes.geometry import Solids, normal, solids, to_local
 from strop.data.scenes.lights import Lights, light_samples, lights
 from strop.data.scenes.scene import Scenes
 from strop.data.scenes.shading import Surface
 
-SAMPLES = 2
-"""Rays per pixel along each side."""
-SHADOW_SAMPLES = 2
-"""Shadow rays per camera ray and light, along each side of the light."""
-
-
 FAR = 120.0
 """Where the ground ends in the backdrop, in metres of depth."""
+
+
+class Quality(NamedTuple):
+    """What an image is made with. The defaults are what `ScenesDataset` renders."""
+
+    samples: int = 2  # rays per pixel, along each side
+    shadow_samples: int = 2  # shadow rays per camera ray and lamp, along each side of the lamp
+    shadows: bool = True
+    mirror: bool = True  # the bounce that shows a metal's surroundings
+
+
+BEST = Quality()
 
 
 class World(NamedTuple):
@@ -43,7 +50,7 @@ def world(scenes: Scenes) -> World:
     return World(
         solids(scenes),
         shading.albedos(scenes),
-        scenes.material == 1,
+        scenes.material == words.METAL,
         lights(scenes),
         scenes.camera,
     )
@@ -61,30 +68,33 @@ class Rays(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def camera_rays(height: int, width: int, device: torch.device | str) -> Rays:
-    """`SAMPLES` squared rays for each pixel, row by row over the whole finer grid.
+def camera_rays(
+    height: int, width: int, device: torch.device | str, quality: Quality = BEST
+) -> Rays:
+    """`samples` squared rays for each pixel, row by row over the whole finer grid.
 
     The lamp is cut into a grid of cells; each ray of a pixel takes its own cells, one place in
     each, jittered by a hash of the ray's number. So a pixel's shadow is soft without bands.
     """
-    across, down = cameras.image_plane(height, width, SAMPLES, device, torch.float32)
-    rows, columns = height * SAMPLES, width * SAMPLES
+    samples, lamp = quality.samples, quality.shadow_samples
+    across, down = cameras.image_plane(height, width, samples, device, torch.float32)
+    rows, columns = height * samples, width * samples
     grid = torch.arange(rows * columns, device=device)
-    row, column = torch.div(grid, columns, rounding_mode="floor") % SAMPLES, grid % SAMPLES
-    cell = torch.arange(SHADOW_SAMPLES**2, device=device)[:, None]
-    cells = SAMPLES * SHADOW_SAMPLES
-    jitter = random.uniform(random.key(0, grid), 2 * SHADOW_SAMPLES**2)
+    row, column = torch.div(grid, columns, rounding_mode="floor") % samples, grid % samples
+    cell = torch.arange(lamp**2, device=device)[:, None]
+    cells = samples * lamp
+    jitter = random.uniform(random.key(0, grid), 2 * lamp**2)
     first_jitter, second_jitter = jitter.float().T.chunk(2)
-    first = (cell % SHADOW_SAMPLES) * SAMPLES + column
-    second = torch.div(cell, SHADOW_SAMPLES, rounding_mode="floor") * SAMPLES + row
+    first = (cell % lamp) * samples + column
+    second = torch.div(cell, lamp, rounding_mode="floor") * samples + row
     return Rays(
         across,
         down,
         (first + first_jitter) / cells - 0.5,
         (second + second_jitter) / cells - 0.5,
         # The first place of each ray, stretched so that a pixel's rays fill the whole lamp.
-        (column + first_jitter[:1]) / SAMPLES - 0.5,
-        (row + second_jitter[:1]) / SAMPLES - 0.5,
+        (column + first_jitter[:1]) / samples - 0.5,
+        (row + second_jitter[:1]) / samples - 0.5,
     )
 
 
@@ -122,9 +132,13 @@ def _surface(
     return surface, ~(ground & far)
 
 
-def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
+def _light(
+    scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool, quality: Quality
+) -> Vector:
     """Radiance of matte and glossy reflection, without mirrors."""
-    if dense:
+    if not quality.shadows:
+        seen = torch.ones_like(surface.point[0])[:, None].expand(-1, len(words.LIGHTS), -1)
+    elif dense:
         samples = light_samples(scene.lamp, *shadow)
         seen = trace.visible(scene.solid, surface.point, samples, surface.own)
     else:
@@ -141,12 +155,14 @@ def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense:
     return red, green, blue
 
 
-def _mirror(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
+def _mirror(
+    scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool, quality: Quality
+) -> Vector:
     """What metal reflects: the other objects, the ground and the world."""
     direction = _blur(_reflect(surface.view, surface.normal), shadow)
     depth, which = trace.nearest(scene.solid, surface.point, direction, surface.own, False)
     seen, hit = _surface(scene, surface.point, direction, depth, which)
-    light = _light(scene, seen, shadow, dense)
+    light = _light(scene, seen, shadow, dense, quality)
     # Metal in metal shows the world alone: one bounce is all there is.
     second = shading.world_radiance(_reflect(seen.view, seen.normal))
     world_light = shading.world_radiance((direction[0], direction[1], direction[2].abs()))
@@ -181,30 +197,34 @@ def _blur(direction: Vector, place: tuple[Tensor, Tensor]) -> Vector:
     return x * length, y * length, z * length
 
 
-def radiance(scene: World, rays: Rays, height: int, width: int, dense: bool) -> Tensor:
+def radiance(
+    scene: World, rays: Rays, size: tuple[int, int], dense: bool, quality: Quality = BEST
+) -> Tensor:
     """Linear red, green and blue along the camera's rays: (B, N, 3)."""
     direction = cameras.directions(scene.camera, rays.across, rays.down)
     ox, oy, oz = (scene.camera[:, k : k + 1] for k in range(3))
     origin = (ox, oy, oz)
-    nothing = torch.full(direction[0].shape, -1, device=ox.device, dtype=torch.int64)
     if dense:
+        nothing = torch.full(direction[0].shape, -1, device=ox.device, dtype=torch.int64)
         depth, which = trace.nearest(scene.solid, origin, direction, nothing, True)
     else:
-        depth, which = trace.nearest_of_camera(scene.solid, scene.camera, height, width, SAMPLES)
+        depth, which = trace.nearest_of_camera(scene.solid, scene.camera, *size, quality.samples)
     surface, _ = _surface(scene, origin, direction, depth, which)
     shadow = (rays.shadow_across, rays.shadow_up)
-    light = torch.stack(_light(scene, surface, shadow, dense), dim=-1)
-    metal = surface.metal
+    light = torch.stack(_light(scene, surface, shadow, dense, quality), dim=-1)
+    if not quality.mirror:
+        tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT * shading.AMBIENT
+        return light + torch.where(surface.metal[..., None], tint, 0.0)
     # One shadow ray per lamp is enough in a mirror: a pixel has several mirror rays.
+    few = (rays.mirror_across, rays.mirror_up)
     if dense:
-        few = (rays.mirror_across, rays.mirror_up)
-        mirror = torch.stack(_mirror(scene, surface, few, dense), dim=-1)
+        mirror = torch.stack(_mirror(scene, surface, few, dense, quality), dim=-1)
         tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT
-        return light + torch.where(metal[..., None], mirror * tint, 0.0)
-    chosen = torch.nonzero(metal[0]).squeeze(-1)
+        return light + torch.where(surface.metal[..., None], mirror * tint, 0.0)
+    chosen = torch.nonzero(surface.metal[0]).squeeze(-1)
     part = _pick(surface, chosen)
-    few = (rays.mirror_across[:, chosen], rays.mirror_up[:, chosen])
-    mirror = torch.stack(_mirror(scene, part, few, dense), dim=-1)
+    few = (few[0][:, chosen], few[1][:, chosen])
+    mirror = torch.stack(_mirror(scene, part, few, dense, quality), dim=-1)
     light[:, chosen] += mirror * torch.stack(part.albedo, dim=-1) * shading.METAL_TINT
     return light
 
@@ -224,26 +244,27 @@ def _pick(surface: Surface, index: Tensor) -> Surface:
     )
 
 
-def _resolve(light: Tensor, height: int, width: int) -> Tensor:
+def _resolve(light: Tensor, size: tuple[int, int], samples: int) -> Tensor:
     """Average each pixel's rays, clipped as the picture is: (B, N, 3) to (B, 3, H, W) uint8."""
-    grid = light.clamp(0.0, 1.0).reshape(-1, height, SAMPLES, width, SAMPLES, 3)
+    grid = light.clamp(0.0, 1.0).reshape(-1, size[0], samples, size[1], samples, 3)
     return shading.to_srgb(grid.mean(dim=(2, 4))).permute(0, 3, 1, 2)
 
 
-def render_dense(scene: World, rays: Rays, height: int, width: int) -> Tensor:
+def render_dense(
+    scene: World, rays: Rays, size: tuple[int, int], quality: Quality = BEST
+) -> Tensor:
     """(B, 3, H, W) uint8. No shape depends on the data: this is what is compiled for a GPU."""
-    return _resolve(radiance(scene, rays, height, width, True), height, width)
+    return _resolve(radiance(scene, rays, size, True, quality), size, quality.samples)
 
 
-def render_sparse(scenes: Scenes, height: int, width: int) -> Tensor:
+def render_sparse(scenes: Scenes, size: tuple[int, int], quality: Quality = BEST) -> Tensor:
     """The same image as `render_dense`, one scene at a time, asking only what is needed."""
-    rays = camera_rays(height, width, scenes.camera.device)
+    rays = camera_rays(*size, scenes.camera.device, quality)
     images = []
     for row in range(len(scenes)):
-        one = scenes[row : row + 1]
-        one = _without_absent(one)
-        light = radiance(world(one), rays, height, width, False)
-        images.append(_resolve(light, height, width))
+        one = world(_without_absent(scenes[row : row + 1]))
+        light = radiance(one, rays, size, False, quality)
+        images.append(_resolve(light, size, quality.samples))
     return torch.cat(images)
 
 
@@ -257,7 +278,10 @@ def _without_absent(scenes: Scenes) -> Scenes:
 
 @torch.no_grad()
 def render(
-    scenes: Scenes, size: int | tuple[int, int] = 128, compiled: bool | None = None
+    scenes: Scenes,
+    size: int | tuple[int, int] = 128,
+    compiled: bool | None = None,
+    quality: Quality = BEST,
 ) -> Tensor:
     """Images of `scenes`: (B, 3, H, W) uint8, on the device the scenes are on.
 
@@ -270,15 +294,19 @@ def render(
     scenes = scenes.to(device, torch.float32)
     if len(scenes) == 0:
         return torch.empty(0, 3, height, width, dtype=torch.uint8, device=device)
-    if not (scenes.camera.is_cuda if compiled is None else scenes.camera.is_cuda or compiled):
-        return render_sparse(scenes, height, width)
-    draw = render_dense if compiled is False else _compiled()
-    rays = camera_rays(height, width, device)
+    if not (scenes.camera.is_cuda or compiled):
+        return render_sparse(scenes, (height, width), quality)
+    draw, pixels = (
+        (render_dense, _CHUNK_PIXELS // 16)  # eager keeps every step in memory
+        if compiled is False
+        else (_compiled(), _CHUNK_PIXELS)
+    )
+    rays = camera_rays(height, width, device, quality)
     # Equal chunks, the last one filled up: one shape compiles once and bounds the memory.
-    chunk = max(1, _CHUNK_PIXELS // (height * width))
+    chunk = max(1, pixels // (height * width))
     rows = torch.arange(-(-len(scenes) // chunk) * chunk, device=device) % len(scenes)
     parts = [
-        draw(world(scenes[rows[i : i + chunk]]), rays, height, width)
+        draw(world(scenes[rows[i : i + chunk]]), rays, (height, width), quality)
         for i in range(0, rows.shape[0], chunk)
     ]
     return torch.cat(parts)[: len(scenes)]
@@ -289,7 +317,7 @@ _CHUNK_PIXELS = 64 * 128 * 128
 
 
 @functools.cache
-def _compiled() -> Callable[[World, Rays, int, int], Tensor]:
+def _compiled() -> Callable[[World, Rays, tuple[int, int], Quality], Tensor]:
     return torch.compile(render_dense, fullgraph=True, dynamic=False)
 
 

@@ -1,0 +1,139 @@
+"""Rendered images per second at 128 px, and what the time is made of.
+
+The whole image has four rays a pixel, soft shadows and the metal bounce. Leaving out one part at
+a time says what that part costs. On a GPU the dense renderer runs compiled; on a CPU the sparse
+one, in one process per core as `strop data scenes` and a loader with workers do. A CPU's figures
+hold for a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from common import device, machine, save, seconds
+from strop.data.scenes import Quality, render, sample_scenes, truth
+
+VARIANTS = {
+    "whole": Quality(),
+    "without metal bounce": Quality(mirror=False),
+    "without shadows": Quality(shadows=False),
+    "without both": Quality(mirror=False, shadows=False),
+    "one ray a pixel (no antialiasing)": Quality(samples=1),
+    "one ray a pixel, without both": Quality(samples=1, mirror=False, shadows=False),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--images", type=int, help="per call: 256 on a GPU, 12 on a CPU")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    where = device()
+    gpu = where.type == "cuda"
+    images = arguments.images or (256 if gpu else 12)
+    if not gpu:
+        torch.set_num_threads(1)
+    scenes = sample_scenes(0, range(images), where)
+
+    times: dict[str, float] = {}
+    compile_seconds = 0.0
+    for name, quality in VARIANTS.items():
+        start = time.perf_counter()
+        render(scenes, arguments.size, quality=quality)
+        if gpu:
+            torch.cuda.synchronize()
+        compile_seconds = max(compile_seconds, time.perf_counter() - start)
+        draw = partial(render, scenes, arguments.size, quality=quality)
+        times[name] = seconds(draw, repeat=3) / images
+    times["masks and depth"] = seconds(partial(truth, scenes, arguments.size), repeat=3) / images
+    start = time.perf_counter()
+    many = 4096 if gpu else 64
+    sample_scenes(1, range(many), where)
+    if gpu:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        sample_scenes(2, range(many), where)
+        torch.cuda.synchronize()
+    times["sampling scenes"] = (time.perf_counter() - start) / many
+
+    stages = {
+        "primary rays and shading": times["without both"],
+        "shadows": times["without metal bounce"] - times["without both"],
+        "metal bounce, with its shadows": times["whole"] - times["without metal bounce"],
+        "of all this, antialiasing": times["whole"] - times["one ray a pixel (no antialiasing)"],
+    }
+    whole = times["whole"]
+    result: dict[str, Any] = {
+        "size": arguments.size,
+        "images_per_call": images,
+        "renderer": "dense, compiled" if gpu else "sparse, eager, one thread",
+        "shares": {name: value / whole for name, value in stages.items()},
+        "relative": {name: value / whole for name, value in times.items()},
+        "images_per_s": 1.0 / whole,
+        "images_per_s_with_sampling": 1.0 / (whole + times["sampling scenes"]),
+    }
+    if gpu:
+        result["microseconds_per_image"] = {k: v * 1e6 for k, v in times.items()}
+        result["compile_s"] = compile_seconds
+        result["target_images_per_s"] = 2000
+    else:
+        result["workers"] = arguments.workers
+        result["images_per_s_all_workers"] = _with_workers(arguments.workers, arguments.size)
+        result["target_images_per_s"] = 5
+
+    print_table(result)
+    save(f"render_{where.type}", result)
+
+
+def _with_workers(workers: int, size: int, chunks: int = 6, chunk: int = 8) -> float:
+    """Images a second from sampling to image in `workers` processes, once they have started."""
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        list(pool.map(_make, [(size, 0, 1)] * workers * 2))
+        start = time.perf_counter()
+        jobs = [(size, index * chunk, chunk) for index in range(workers * chunks)]
+        list(pool.map(_make, jobs))
+        return workers * chunks * chunk / (time.perf_counter() - start)
+
+
+def _make(job: tuple[int, int, int]) -> int:
+    size, first, count = job
+    return len(render(sample_scenes(0, range(first, first + count)), size))
+
+
+def print_table(result: dict[str, Any]) -> None:
+    where = machine()
+    table = Table(title=f"{where['device']}, {result['size']} px, {result['renderer']}")
+    table.add_column("part")
+    table.add_column("share of the time", justify="right")
+    for name, share in result["shares"].items():
+        table.add_row(name, f"{share:.0%}")
+    for name in ("sampling scenes", "masks and depth"):
+        table.add_row(f"beside it: {name}", f"{result['relative'][name]:.0%}")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{result['images_per_s']:,.1f} images/s, {result['images_per_s_with_sampling']:,.1f} with "
+        f"sampling (target {result['target_images_per_s']:,})"
+    )
+    if "images_per_s_all_workers" in result:
+        console.print(
+            f"{result['images_per_s_all_workers']:,.1f} images/s with sampling in "
+            f"{result['workers']} processes on {where['cores']} cores"
+        )
+
+
+if __name__ == "__main__":
+    main()
