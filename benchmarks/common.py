@@ -44,12 +44,29 @@ def save(name: str, result: dict[str, Any]) -> Path:
 
 def seconds(call: Callable[[], Any], *, repeat: int = 5, at_least: float = 0.3) -> float:
     """Median time of one call after a warm-up; each sample is at least `at_least` seconds long."""
+    samples = side_by_side({"": call}, repeat=repeat, at_least=at_least)[""]
+    return sorted(samples)[repeat // 2]
+
+
+def side_by_side(
+    calls: dict[str, Callable[[], Any]], *, repeat: int = 5, at_least: float = 0.3
+) -> dict[str, list[float]]:
+    """Times of one call of each, taken in turns, so that a busy moment falls on all of them."""
+    numbers = {name: _calls_for(call, at_least) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeat):
+        for name, call in calls.items():
+            samples[name].append(_timed(call, numbers[name]) / numbers[name])
+    return samples
+
+
+def _calls_for(call: Callable[[], Any], at_least: float) -> int:
     call()
     calls, elapsed = 1, _timed(call, 1)
     while elapsed < at_least:
         calls = max(calls + 1, int(1.2 * calls * at_least / max(elapsed, 1e-6)))
         elapsed = _timed(call, calls)
-    return sorted(_timed(call, calls) / calls for _ in range(repeat))[repeat // 2]
+    return calls
 
 
 def _timed(call: Callable[[], Any], calls: int) -> float:

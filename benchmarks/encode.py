@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from common import device, machine, save, seconds
+from common import device, machine, save, side_by_side
 from strop import Tokenizer
 from strop.model.teacher import TeacherConfig
 from strop.training.preset import load_preset
@@ -40,12 +40,14 @@ def main() -> None:
     rows = []
     for batch in arguments.batches:
         images = torch.randint(0, 256, (batch, 3, 256, 256), dtype=torch.uint8, device=where)
+        calls = {
+            "teacher": lambda images=images: teacher(images),
+            "encode": lambda images=images, batch=batch: tokenizer.encode(images, batch=batch),
+        }
         with torch.no_grad():
-            alone = seconds(lambda images=images: teacher(images), repeat=arguments.repeat)
-        whole = seconds(
-            lambda images=images, batch=batch: tokenizer.encode(images, batch=batch),
-            repeat=arguments.repeat,
-        )
+            times = side_by_side(calls, repeat=arguments.repeat)
+        # The best of each: everything that disturbs a timing makes it longer.
+        alone, whole = min(times["teacher"]), min(times["encode"])
         rows.append(
             {
                 "batch": batch,

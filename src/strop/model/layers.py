@@ -23,8 +23,12 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def initialise(module: nn.Module) -> None:
-    """Small normal weights and zero biases for every linear layer inside `module`."""
+    """Normal weights that keep the variance, and zero biases, for every linear layer inside.
+
+    A fixed small spread (0.02, as ViTs have it) would start narrow models on a plateau on which
+    all raw tokens are nearly one point, so that commitment and diversity have nothing to say.
+    """
     for part in module.modules():
         if isinstance(part, nn.Linear):
-            nn.init.trunc_normal_(part.weight, std=0.02)
+            nn.init.trunc_normal_(part.weight, std=part.in_features**-0.5)
             nn.init.zeros_(part.bias)

@@ -49,7 +49,7 @@ def validate(
         detail.append(field.var(dim=1).sum(-1).cpu())
         codes = quantized.codes[prefix_mask(chosen, k)].cpu()
         used += torch.bincount(codes, minlength=len(used))
-    total, centred, constant_cosine = _floor(fields)
+    total, centred, floor = _floor(fields)
     locations = fields.shape[0] * fields.shape[1]
     metrics: dict[str, float] = {}
     for name in names:
@@ -60,8 +60,7 @@ def validate(
     share = used / used.sum()
     metrics |= {
         "rmse": math.sqrt(squares[""] / fields.numel()),
-        "r2_constant": 1 - centred / total,
-        "cosine_constant": constant_cosine,
+        **floor,
         "length_mean": chosen.mean().item(),
         "length_spread": chosen.std(correction=0).item(),
         "length_least": chosen.min().item(),
@@ -80,19 +79,32 @@ def correlation(x: Tensor, y: Tensor) -> float:
     return (x @ y / scale).item() if scale > 0 else 0.0
 
 
-def _floor(fields: Tensor) -> tuple[float, float, float]:
-    """Totals about the scalar mean and about the channels' means, and the mean field's cosine."""
-    channels = torch.zeros(fields.shape[-1], dtype=torch.double)
+def _floor(fields: Tensor) -> tuple[float, float, dict[str, float]]:
+    """Totals about the scalar mean and about the channels' means, and what the mean field scores.
+
+    The mean field is the same for every image, but not for every location: no tokens are needed
+    to know that the sky is above.
+    """
+    mean_field = torch.zeros(fields.shape[1:], dtype=torch.double, device=fields.device)
     square = 0.0
     for chunk in fields.split(64):
-        channels += chunk.float().sum((0, 1), dtype=torch.double).cpu()
-        square += chunk.float().square().sum(dtype=torch.double).item()
-    count = fields.shape[0] * fields.shape[1]
-    mean = channels / count
-    total = square - fields.numel() * mean.mean().item() ** 2
-    centred = square - count * mean.square().sum().item()
-    cosine = 0.0
-    direction = mean.float().to(fields.device)
-    for chunk in fields.split(64):
-        cosine += F.cosine_similarity(chunk.float(), direction, dim=-1).sum().item()
-    return total, centred, cosine / count
+        mean_field += chunk.sum(0, dtype=torch.double)
+        square += chunk.double().square().sum().item()
+    mean_field /= len(fields)
+    total = square - fields.numel() * mean_field.mean().item() ** 2
+    channels = mean_field.mean(dim=0)
+    centred = square - fields.shape[0] * fields.shape[1] * channels.square().sum().item()
+    residual = square - len(fields) * mean_field.square().sum().item()
+    cosine = sum(
+        F.cosine_similarity(chunk.float(), mean_field.float(), dim=-1).sum().item()
+        for chunk in fields.split(64)
+    )
+    return (
+        total,
+        centred,
+        {
+            "r2_mean_field": 1 - residual / total,
+            "r2_centred_mean_field": 1 - residual / centred,
+            "cosine_mean_field": cosine / (fields.shape[0] * fields.shape[1]),
+        },
+    )
