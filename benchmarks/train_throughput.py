@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from common import device, machine, save
+from common import RESULTS, device, machine, save
 from strop.curriculum import scaled
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
@@ -80,7 +81,7 @@ def main() -> None:
     where = device()
     ceiling = matmul_ceiling(where)
     console.print(f"{machine()['device']}: matrix products at {ceiling / 1e12:.0f} TFLOP/s")
-    rows = []
+    rows = measured_before(arguments.name)
     for name in arguments.only.split(","):
         setting = SETTINGS[name]
         batches = setting.batches
@@ -98,6 +99,7 @@ def main() -> None:
                 if where.type == "cuda":
                     torch.cuda.empty_cache()
             row["share_of_ceiling"] = row["tflops"] * 1e12 / ceiling
+            rows = [old for old in rows if (old["setting"], old["batch"]) != (name, batch)]
             rows.append(row)
             console.print(
                 f"{name} batch {batch}: {row['images_per_second']:,.0f} img/s, "
@@ -115,6 +117,15 @@ def main() -> None:
                 },
             )
     show(rows)
+
+
+def measured_before(name: str) -> list[dict[str, Any]]:
+    """Rows of an earlier run on the same device: the table may be filled in several goes."""
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        return []
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    return earlier["rows"] if earlier["machine"] == machine() else []
 
 
 def measure(
