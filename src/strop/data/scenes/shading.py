@@ -30,8 +30,8 @@ MIRROR_BLUR = 0.1
 
 # Roughness and strength of the glossy lobes. Rubber's is wider than any gloss and brightens the
 # rim instead, as a rough surface does.
-_METAL_ALPHA, _RUBBER_ALPHA, _GROUND_ALPHA = 0.048, 3.4, 0.28
-_METAL_GLOSS, _RUBBER_GLOSS, _GROUND_GLOSS = 0.4, 0.039, 0.042
+_METAL_ALPHA, _RUBBER_ALPHA, _GROUND_ALPHA = 0.048, 2.0, 0.28
+_METAL_GLOSS, _RUBBER_GLOSS, _GROUND_GLOSS = 0.4, 0.05, 0.042
 
 # What mirrors see of the world: near black, a lit wall behind the scene, and a soft lamp above
 # the camera with a glow around it. Fitted to what CLEVR's large metal spheres reflect.
@@ -85,7 +85,9 @@ def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
     spread = facing * (square - 1.0) + 1.0
     gloss = torch.where(surface.metal, _METAL_GLOSS, _RUBBER_GLOSS)
     gloss = torch.where(surface.ground, _GROUND_GLOSS, gloss)[:, None]
-    shine = gloss * square / math.pi * strength * (cosine > 0.0) / (spread * spread)
+    # The lobe ends where the lamp sets, not at a line.
+    risen = (5.0 * cosine).clamp(max=1.0)
+    shine = gloss * square / math.pi * strength * risen / (spread * spread)
     matte = cosine * strength
     # What the lamps' colours multiply is the same for all: sum over the lamps first.
     red, green, blue = (

@@ -1,0 +1,198 @@
+"""How close our renderer comes to Blender: CLEVR scenes drawn again from their JSON.
+
+PSNR and colour difference of whole images, and overlap of the instance masks. CLEVR's JSON does
+not tell where the jittered lights were: once they are left where they are without jitter, once
+they are fitted to each image first, within the jitter's range. `--picture` puts both renderers
+side by side in a file outside the repository. Rewrites the block `render_match` of docs/scenes.md
+and its picture, which holds our own scenes only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from common import save
+from strop.data.scenes import Quality, Scenes, read_scenes, render, sample_scenes, truth
+from strop.data.scenes import vocabulary as words
+from strop.data.scenes.render import camera_rays, radiance, world
+from strop.files import atomic_path, write_text
+
+SIZE = (240, 320)
+COARSE = (60, 80)
+DOCS = Path(__file__).parents[1] / "docs" / "scenes.md"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    default = os.environ.get("STROP_SHARED", Path(__file__).parents[2] / "shared")
+    parser.add_argument("--clevr", type=Path, default=Path(default) / "data" / "clevr")
+    parser.add_argument("--split", default="val")
+    parser.add_argument("--scenes", type=int, default=40)
+    parser.add_argument("--picture", type=Path, help="where to put the two renderers side by side")
+    arguments = parser.parse_args()
+    if arguments.picture and Path(__file__).parents[1] in arguments.picture.resolve().parents:
+        parser.error("--picture must lie outside the repository: it holds other people's images")
+
+    folder, split = arguments.clevr, arguments.split
+    scenes, described = read_scenes(folder / "scenes" / f"CLEVR_{split}_scenes.json", SIZE)
+    scenes, described = scenes[: arguments.scenes], described[: arguments.scenes]
+    names = [scene["image_filename"] for scene in described]
+    theirs = torch.stack([_read(folder / "images" / split / name) for name in names])
+    masks = torch.stack(
+        [
+            torch.from_numpy(np.array(Image.open(folder / "masks" / split / name))).long()
+            for name in names
+        ]
+    )
+    fitted = fit_lights(scenes, theirs)
+    result = {
+        "scenes": len(scenes),
+        "size": list(SIZE),
+        "lights_unjittered": compare(render(scenes, SIZE), theirs),
+        "lights_fitted": compare(render(fitted, SIZE), theirs),
+        "mean_image": compare(theirs.float().mean(0).round().expand(theirs.shape), theirs),
+        "mask_iou": overlap(scenes, masks),
+    }
+    save("render_match", result)
+    _print(result)
+    _rewrite(result)
+    _draw(DOCS.parent / "images" / "scenes.png")
+    if arguments.picture:
+        chosen = list(range(0, len(scenes), max(1, len(scenes) // 8)))[:8]
+        ours = render(fitted[chosen], SIZE)
+        pairs = [torch.cat([theirs[i], ours[k]], dim=2) for k, i in enumerate(chosen)]
+        rows = [torch.cat(pairs[i : i + 2], dim=2) for i in range(0, len(pairs) - 1, 2)]
+        Image.fromarray(torch.cat(rows, dim=1).permute(1, 2, 0).numpy()).save(arguments.picture)
+
+
+def _read(path: Path) -> Tensor:
+    """(3, H, W) uint8."""
+    return torch.from_numpy(np.array(Image.open(path).convert("RGB"))).permute(2, 0, 1)
+
+
+def compare(ours: Tensor, theirs: Tensor) -> dict[str, float]:
+    """Over (B, 3, H, W): PSNR of each image, and differences in steps of 0 to 255."""
+    difference = ours.float() - theirs.float()
+    psnr = 10 * torch.log10(255**2 / difference.square().mean(dim=(1, 2, 3)).clamp(min=1e-9))
+    image_mean = difference.mean(dim=(2, 3))
+    return {
+        "psnr_mean": psnr.mean().item(),
+        "psnr_min": psnr.min().item(),
+        "absolute_difference": difference.abs().mean().item(),
+        "mean_colour_difference": image_mean.abs().mean().item(),
+        "mean_colour_bias": image_mean.mean().item(),
+    }
+
+
+def overlap(scenes: Scenes, masks: Tensor) -> float:
+    """Mean intersection over union of all objects' masks."""
+    ours, _ = truth(scenes, SIZE)
+    scores = []
+    for row in range(len(scenes)):
+        for number in range(1, int(scenes.present[row].sum()) + 1):
+            a, b = masks[row] == number, ours[row] == number
+            scores.append(((a & b).sum() / (a | b).sum()).item())
+    return float(np.mean(scores))
+
+
+def fit_lights(scenes: Scenes, images: Tensor, steps: int = 60) -> Scenes:
+    """The scenes with lights moved, within CLEVR's jitter, to where the images want them."""
+    scenes = scenes.to("cpu", torch.float32)
+    target = F.avg_pool2d(_linear(images.float() / 255), SIZE[0] // COARSE[0])
+    target = _srgb(target).flatten(2).transpose(1, 2)
+    quality = Quality(samples=1)
+    rays = camera_rays(*COARSE, "cpu", quality)
+    home = torch.tensor(words.LIGHT_POSITIONS)
+    found = []
+    for row in range(len(scenes)):
+        free = torch.zeros(1, 3, 3, requires_grad=True)
+        optimizer = torch.optim.Adam([free], lr=0.1)
+        for _ in range(steps):
+            lights = home + words.LIGHT_JITTER * torch.tanh(free)
+            scene = world(dataclasses.replace(scenes[row : row + 1], lights=lights))
+            error = _srgb(radiance(scene, rays, COARSE, False, quality)) - target[row]
+            # Far outliers are highlights and edges: they should pull, but not rule.
+            loss = (error.square() / (error.detach().abs() + 0.05)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        found.append((home + words.LIGHT_JITTER * torch.tanh(free)).detach())
+    return dataclasses.replace(scenes, lights=torch.cat(found))
+
+
+def _linear(value: Tensor) -> Tensor:
+    return torch.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def _srgb(value: Tensor) -> Tensor:
+    value = value.clamp(1e-5, 1)
+    return torch.where(value <= 0.0031308, 12.92 * value, 1.055 * value ** (1 / 2.4) - 0.055)
+
+
+ROWS = {
+    "lights_fitted": "lights fitted to each image",
+    "lights_unjittered": "lights without jitter",
+    "mean_image": "for scale: the mean of the images",
+}
+COLUMNS = {
+    "psnr_mean": ("PSNR, dB", ".1f"),
+    "psnr_min": ("worst", ".1f"),
+    "absolute_difference": ("difference per pixel", ".2f"),
+    "mean_colour_difference": ("difference of mean colour", ".2f"),
+}
+
+
+def _print(result: dict) -> None:
+    table = Table(title=f"{result['scenes']} CLEVR scenes; differences in steps of 0 to 255")
+    table.add_column("")
+    for title, _ in COLUMNS.values():
+        table.add_column(title, justify="right")
+    for key, title in ROWS.items():
+        table.add_row(title, *(format(result[key][k], f) for k, (_, f) in COLUMNS.items()))
+    Console().print(table)
+    Console().print(f"masks: mean IoU {result['mask_iou']:.3f}")
+
+
+def _rewrite(result: dict) -> None:
+    """Put the numbers into the docs."""
+    begin, end = "<!-- begin: render_match -->", "<!-- end: render_match -->"
+    text = DOCS.read_text(encoding="utf-8") if DOCS.exists() else ""
+    if begin not in text:
+        return
+    lines = ["| | " + " | ".join(title for title, _ in COLUMNS.values()) + " |"]
+    lines.append("|---" * (len(COLUMNS) + 1) + "|")
+    for key, title in ROWS.items():
+        cells = (format(result[key][k], f) for k, (_, f) in COLUMNS.items())
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    lines.append("")
+    lines.append(
+        f"{result['scenes']} scenes at {SIZE[1]} x {SIZE[0]}; differences in steps of 0 to 255. "
+        f"Instance masks overlap with a mean IoU of {result['mask_iou']:.3f}."
+    )
+    head, rest = text.split(begin)
+    tail = rest.split(end)[1]
+    write_text(DOCS, head + begin + "\n" + "\n".join(lines) + "\n" + end + tail)
+
+
+def _draw(path: Path) -> None:
+    """Twelve of our own scenes, in two rows."""
+    images = render(sample_scenes(7, range(12)), 160)
+    rows = [torch.cat(list(images[i : i + 6]), dim=2) for i in (0, 6)]
+    pixels = torch.cat(rows, dim=1).permute(1, 2, 0).contiguous().numpy()
+    with atomic_path(path) as temporary:
+        Image.fromarray(pixels).save(temporary, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
