@@ -56,6 +56,7 @@ def main() -> None:
         compile_seconds = max(compile_seconds, time.perf_counter() - start)
         draw = partial(render, scenes, arguments.size, quality=quality)
         times[name] = seconds(draw, repeat=3) / images
+        print(f"{name}: {1 / times[name]:,.1f} images/s", flush=True)
     times["masks and depth"] = seconds(partial(truth, scenes, arguments.size), repeat=3) / images
     start = time.perf_counter()
     many = 4096 if gpu else 64
