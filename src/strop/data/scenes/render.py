@@ -302,8 +302,8 @@ def render(
         else (_compiled(), _CHUNK_PIXELS)
     )
     rays = camera_rays(height, width, device, quality)
-    # Equal chunks, the last one filled up: one shape compiles once and bounds the memory.
-    chunk = max(1, pixels // (height * width))
+    # Equal chunks, the last one filled up: few shapes to compile, and a bound on the memory.
+    chunk = min(max(1, pixels // (height * width)), 1 << (len(scenes) - 1).bit_length())
     rows = torch.arange(-(-len(scenes) // chunk) * chunk, device=device) % len(scenes)
     parts = [
         draw(world(scenes[rows[i : i + chunk]]), rays, (height, width), quality)
@@ -318,6 +318,9 @@ _CHUNK_PIXELS = 64 * 128 * 128
 
 @functools.cache
 def _compiled() -> Callable[[World, Rays, tuple[int, int], Quality], Tensor]:
+    # Each size, quality and chunk is a variant of its own; the default allows eight in all.
+    limit = torch._dynamo.config
+    limit.recompile_limit = max(limit.recompile_limit, 64)
     return torch.compile(render_dense, fullgraph=True, dynamic=False)
 
 
