@@ -57,10 +57,17 @@ def test_two_gloo_processes_equal_one_codebook_included(tmp_path):
     )
     for name, value in one.items():
         if not name.startswith("rng."):
-            assert torch.allclose(value, two[name], rtol=2e-3, atol=2e-4), name
+            expected, found = (_felt(name, tensor) for tensor in (value, two[name]))
+            assert torch.allclose(expected, found, rtol=2e-3, atol=2e-4), name
     assert torch.allclose(
         one["model.quantizer.codebook"], two["model.quantizer.codebook"], atol=1e-4
     )
+
+
+def _felt(name: str, value: torch.Tensor) -> torch.Tensor:
+    """Without the bias of the keys: it shifts all of a query's scores alike, so softmax does not
+    feel it, its gradient is rounding noise, and Adam makes whole steps of that noise."""
+    return value[len(value) // 2 :] if name.endswith("kv.bias") else value
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch):

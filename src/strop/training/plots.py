@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from matplotlib.figure import Figure  # not pyplot: a notebook's own figures are none of ours
 
 from strop.files import atomic_path
-
-matplotlib.use("Agg", force=False)
 
 Line = dict[str, Any]
 
@@ -77,8 +75,6 @@ def plot_frontier(runs: Sequence[dict[str, Any]], path: Path) -> Path:
 
 
 def _axes(x: str, y: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
