@@ -66,6 +66,48 @@ def encode() -> str:
     return "\n\n".join(parts)
 
 
+def rendering() -> str:
+    """Rendering speed: absolute on a named GPU, and on this many CPU cores."""
+    lines = []
+    if gpu := result("render_cuda"):
+        lines.append(
+            f"Rendering scenes of {gpu['size']} px on one {gpu['machine']['device']}: "
+            f"{gpu['images_per_s']:,.0f} images/s, {gpu['images_per_s_with_sampling']:,.0f} with "
+            "the sampling of the scenes."
+        )
+    if cpu := result("render_cpu"):
+        lines.append(
+            f"On {cpu['machine']['cores']} CPU cores, with sampling: "
+            f"{cpu['images_per_s_all_workers']:.0f} images/s."
+        )
+    return " ".join(lines)
+
+
+def loading() -> str:
+    """Loading speed, as times a Pillow loop that does the same work, and one that only decodes."""
+    found = result("loading")
+    rows = [
+        [name, f"{same:.2f}", f"{found['times_decode_only'][name]:.2f}"]
+        for name, same in found["times_pillow_loop"].items()
+    ]
+    header = ["", "times a Pillow loop that decodes and resizes", "times one that only decodes"]
+    return f"{found['setting']}, {found['machine']['cores']} cores:\n\n{table(header, rows)}"
+
+
+def agreement() -> str:
+    """How far GPU and CPU write the same programs."""
+    found = result("agreement")
+    if not found:
+        return ""
+    bf16, fp32 = found["bf16"], found["fp32"]
+    return (
+        f"On one {found['machine']['device']}, {found['images']} photographs and a STROP-S trained "
+        f"on them: in bf16, the default there, {bf16['codes']:.1%} of the active codes and "
+        f"{bf16['lengths']:.1%} of the lengths are those of the CPU; with "
+        f'`tok.precision = "fp32"`, {fp32["codes"]:.1%} and {fp32["lengths"]:.1%}.'
+    )
+
+
 def status() -> str:
     """The page of capabilities, each with its command, test, evidence and mark."""
     listed = tomllib.loads((DOCS / "status.toml").read_text(encoding="utf-8"))["capability"]
@@ -88,7 +130,16 @@ def status() -> str:
     )
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"speed": encode}
+def speed() -> str:
+    """The README's section."""
+    return "\n\n".join(filter(None, [encode(), rendering()]))
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "speed": speed,
+    "agreement": agreement,
+    "loading": loading,
+}
 
 
 def filled(text: str) -> str:
