@@ -101,8 +101,8 @@ def agreement() -> str:
         return ""
     bf16, fp32 = found["bf16"], found["fp32"]
     return (
-        f"On one {found['machine']['device']}, {found['images']} photographs and a STROP-S trained "
-        f"on them: in bf16, the default there, {bf16['codes']:.1%} of the active codes and "
+        f"On one {found['machine']['device']}, a STROP-S and {found['images']} photographs it was "
+        f"not trained on: in bf16, the default there, {bf16['codes']:.1%} of the active codes and "
         f"{bf16['lengths']:.1%} of the lengths are those of the CPU; with "
         f'`tok.precision = "fp32"`, {fp32["codes"]:.1%} and {fp32["lengths"]:.1%}.'
     )
