@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 import strop
-from strop.files import write_text
+from strop.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -38,7 +37,7 @@ def machine() -> dict[str, Any]:
 def save(name: str, result: dict[str, Any]) -> Path:
     """Write `results/NAME.json`, with the machine."""
     path = RESULTS / f"{name}.json"
-    write_text(path, json.dumps({"machine": machine(), **result}, indent=2) + "\n")
+    write_json(path, "benchmark", 1, {"machine": machine(), **result})
     return path
 
 

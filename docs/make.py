@@ -83,6 +83,20 @@ def rendering() -> str:
     return " ".join(lines)
 
 
+def rendering_cost() -> str:
+    """What the time of an image is made of, on a GPU and on a CPU."""
+    found = [result(name) for name in ("render_cuda", "render_cpu")]
+    rows = [
+        [part, *(f"{each['shares'][part]:.0%}" for each in found)] for part in found[0]["shares"]
+    ]
+    rows += [
+        [f"beside it: {part}", *(f"{each['relative'][part]:.0%}" for each in found)]
+        for part in ("sampling scenes", "masks and depth")
+    ]
+    header = ["", *(f"{each['machine']['device']} ({each['renderer']})" for each in found)]
+    return f"{rendering()} Of the time of an image:\n\n{table(header, rows)}"
+
+
 def loading() -> str:
     """Loading speed, as times a Pillow loop that does the same work, and one that only decodes."""
     found = result("loading")
@@ -117,7 +131,7 @@ def status() -> str:
         for path in filter(None, (test, evidence)):
             if not (ROOT / path.split("::")[0]).exists():
                 raise FileNotFoundError(f"status.toml names {path}, which does not exist")
-        shown = f"[{Path(evidence).name}](../{evidence})" if evidence else f"`{Path(test).name}`"
+        shown = f"[{Path(evidence).name}](../{evidence})" if evidence else ""
         rows.append(
             [entry["name"], f"`{entry['command']}`", f"`{test}`", shown, MARKS[entry["mark"]]]
         )
@@ -139,6 +153,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "agreement": agreement,
     "loading": loading,
+    "rendering_cost": rendering_cost,
 }
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from strop.errors import ConfigError
+from strop.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
 
@@ -29,7 +28,7 @@ def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "confi
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ConfigError(f"Unknown key {where}.{key}.", _did_you_mean(str(key), list(fields)))
+            raise ConfigError(f"Unknown key {where}.{key}.", _known_keys(str(key), list(fields)))
     missing = [
         name
         for name, field in fields.items()
@@ -55,19 +54,17 @@ def override(config: Config, assignments: Mapping[str, Any]) -> Config:
         for depth, key in enumerate(path):
             if not isinstance(table.get(key), dict):
                 raise ConfigError(
-                    f"Unknown key {'.'.join(path[: depth + 1])}.", _did_you_mean(key, list(table))
+                    f"Unknown key {'.'.join(path[: depth + 1])}.", _known_keys(key, list(table))
                 )
             table = table[key]
         if last not in table:
-            raise ConfigError(f"Unknown key {dotted}.", _did_you_mean(last, list(table)))
+            raise ConfigError(f"Unknown key {dotted}.", _known_keys(last, list(table)))
         table[last] = value
     return from_dict(type(config), values)
 
 
-def _did_you_mean(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Known keys: {', '.join(known)}."
+def _known_keys(key: str, known: list[str]) -> str:
+    return f"{did_you_mean(key, known)}Known keys: {', '.join(known)}."
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from strop.data.scenes import ScenesDataset
 from strop.errors import DataError
 from strop.files import PathLike, atomic_path
 from strop.images import save_image
-from strop.metrics import r2
+from strop.metrics import r2, r2_centred
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.structure.erasure import erasure
@@ -27,6 +27,7 @@ PRESET = "strop-nano"
 TRAINED_ON = 160
 SHOWN = 4
 MAPS = 4
+CHOSEN, ALL, FLOOR = "the model's own lengths", "all codes", "mean field, no codes"
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,16 @@ class Tour:
     """What the demo made: a model, and the programs of a few scenes that it never saw.
 
     objects  how many objects each of these scenes holds
-    r2       (K,) R² over these scenes at every forced length, about the scalar mean
-    chosen   the same at the lengths the model chose
-    floor    the same for the training scenes' mean field, which takes no tokens at all
+    by_length  R² over these scenes at every forced length, about the scalar mean
+    scores   R² in both definitions, by name: at the lengths the model chose, with all codes, and
+             of the training scenes' mean field, which takes no codes at all
     """
 
     tokenizer: Tokenizer
     program: Program
     objects: list[int]
-    r2: list[float]
-    chosen: float
-    floor: float
+    by_length: list[float]
+    scores: dict[str, dict[str, float]]
     folder: Path
 
 
@@ -91,9 +91,15 @@ def tour(
         tokenizer=tokenizer,
         program=program,
         objects=[len(record.scene["objects"]) if record.scene else 0 for record in records],
-        r2=by_length,
-        chosen=r2(tokenizer.interpret(program), field).item(),
-        floor=r2(fields.mean(dim=0).expand_as(field), field).item(),
+        by_length=by_length,
+        scores={
+            what: {"r2": r2(made, field).item(), "r2_centred": r2_centred(made, field).item()}
+            for what, made in {
+                CHOSEN: tokenizer.interpret(program),
+                ALL: tokenizer.interpret(program.with_lengths(program.capacity)),
+                FLOOR: fields.mean(dim=0).expand_as(field),
+            }.items()
+        },
         folder=out,
     )
     draw_programs(done, torch.stack([record.image for record in records]), out / "programs.png")
@@ -115,7 +121,9 @@ def draw_programs(done: Tour, images: Tensor, path: PathLike) -> None:
         line[1].imshow(previews[row].permute(1, 2, 0))
         line[1].set_title(f"preview, {int(program.lengths[row])} codes", size=9)
         scores = maps[row].mean(dim=(1, 2)).nan_to_num()
-        for axis, token in zip(line[2:], scores.argsort(descending=True).tolist(), strict=False):
+        ranked = scores.argsort(descending=True).tolist()
+        shown = [token for token in ranked if program.active[row, token]]
+        for axis, token in zip(line[2:], shown, strict=False):
             axis.imshow(picture.float().mean(-1), cmap="gray", alpha=0.5)
             axis.imshow(
                 maps[row, token],
@@ -134,10 +142,11 @@ def draw_rate(done: Tour, path: PathLike) -> None:
     """R² at every forced length, with the model's own choice and the floor."""
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes = figure.subplots()
-    axes.plot(range(1, len(done.r2) + 1), done.r2, color="#3b6ea5", label="forced length")
+    lengths = range(1, len(done.by_length) + 1)
+    axes.plot(lengths, done.by_length, color="#3b6ea5", label="forced length")
     mean = done.program.lengths.float().mean().item()
-    axes.plot(mean, done.chosen, "o", color="#b3261e", label="the model's own lengths")
-    axes.axhline(done.floor, color="0.6", ls="--", label="mean field, no codes")
+    axes.plot(mean, done.scores[CHOSEN]["r2"], "o", color="#b3261e", label=CHOSEN)
+    axes.axhline(done.scores[FLOOR]["r2"], color="0.6", ls="--", label=FLOOR)
     axes.set(xlabel="codes", ylabel="R² (about the scalar mean)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)

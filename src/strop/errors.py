@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class StropError(Exception):
     """Base of all errors strop raises on purpose: a problem, and the remedy for it."""
@@ -45,3 +48,9 @@ class DataError(StropError):
 
 class TrainingError(StropError):
     """Training cannot start or cannot go on."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint for a remedy: `"Did you mean 'x'? "`, or nothing if no known word is near."""
+    close = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f"Did you mean {close[0]!r}? " if close else ""

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import strop
-from strop.errors import FormatError, ModelError
+from strop.errors import ConfigError, FormatError, ModelError
 from strop.model.checkpoint import find_folder, load_folder, save_folder
 from strop.model.tokenizer import Tokenizer
 
@@ -371,3 +371,21 @@ def test_nothing_is_ever_unpickled(folder, monkeypatch):
     monkeypatch.setattr(torch, "load", refuse)
     torch.save({"a": 1}, folder / "pytorch_model.bin")
     load_folder(folder)
+
+
+def test_a_save_interrupted_after_the_weights_leaves_no_mixture_of_two_models(
+    folder, make_tokenizer, monkeypatch
+):
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("strop.model.card.render", no_space)
+    with pytest.raises(OSError, match="No space"):
+        make_tokenizer(seed=1).save_pretrained(folder)
+    with pytest.raises(FormatError, match=r"config\.json"):
+        load_folder(folder)
+
+
+def test_unknown_arguments_of_saving_are_refused(tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="typo"):
+        tokenizer.save_pretrained(tmp_path, typo=1)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
+from strop.model.tokenizer import Tokenizer
+from strop.training.preset import load_preset
 
 
 @pytest.fixture
@@ -47,3 +51,18 @@ def test_whole_lengths_are_rounded_and_clipped_to_one_and_k():
     predicted = torch.tensor([0.0, 0.4, 1.4, 1.6, 11.6, 12.0])
     assert whole_lengths(predicted, 12).tolist() == [1, 1, 1, 2, 12, 12]
     assert whole_lengths(predicted, 12).dtype == torch.int64
+
+
+def test_a_fixed_length_has_no_parameters_and_is_the_same_for_all(tokenizer, tiny_teacher, images):
+    config = replace(tokenizer.config, length_head=LengthHeadConfig(fixed=7))
+    tokenizer = Tokenizer(config, teacher=tiny_teacher).eval()
+    assert not list(tokenizer.length_head.parameters())
+    assert tokenizer.encode(images).lengths.tolist() == [7] * len(images)
+
+
+@pytest.mark.parametrize("name", ["clevr-64-fixed", "clevr-128-fixed"])
+def test_the_fixed_twins_have_all_codes_and_no_head(name):
+    twin, model = load_preset(name), load_preset(name.removesuffix("-fixed"))
+    assert twin.model.length_head.fixed == twin.model.max_length
+    assert not twin.curriculum.enabled
+    assert replace(twin.model, length_head=model.model.length_head) == model.model

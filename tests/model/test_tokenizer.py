@@ -418,6 +418,8 @@ def test_a_program_of_unknown_origin_is_read(tokenizer):
 def test_fingerprints_tell_models_apart_but_not_their_decoders(make_tokenizer):
     plain = make_tokenizer()
     assert make_tokenizer(decoder=None).fingerprint == plain.fingerprint
+    moved = TeacherConfig(name="elsewhere/tiny", width=192, scale=0.4)
+    assert make_tokenizer(teacher=moved).fingerprint == plain.fingerprint
     assert make_tokenizer(seed=1).fingerprint != plain.fingerprint
     assert make_tokenizer(fit="crop").fingerprint != plain.fingerprint
 

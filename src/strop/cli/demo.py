@@ -31,10 +31,13 @@ def demo(
         codes = " ".join(map(str, row.codes.tolist()))
         table.add_row(f"scene-{number}.png", str(done.objects[number]), str(len(row)), codes)
     out.print(table)
+    quality = Table("on these scenes", "r2 (scalar mean)", "r2_centred (channel means)", box=None)
+    for what, score in done.scores.items():
+        quality.add_row(what, f"{score['r2']:.2f}", f"{score['r2_centred']:.2f}")
+    out.print()
+    out.print(quality)
     out.print(
-        f"\nR² on these scenes: {done.chosen:.2f} at the chosen lengths, {done.r2[-1]:.2f} with "
-        f"all codes, {done.floor:.2f} for a mean field without any.\n"
-        f"The teacher of {PRESET} has random weights and the training was a minute long: this "
+        f"\nThe teacher of {PRESET} has random weights and the training was a minute long: this "
         "shows how strop works, not how well.\n",
         highlight=False,
         soft_wrap=True,

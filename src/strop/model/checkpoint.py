@@ -42,8 +42,8 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
     text = str(name)
     if text in models:
         return BUNDLED / text
-    if Path(name).is_dir():
-        return Path(name)
+    if Path(name).expanduser().is_dir():
+        return Path(name).expanduser()
     known = f"bundled models: {', '.join(models)}" if models else "no models are bundled"
     if text.count("/") != 1 or text.startswith((".", "/", "~")):
         raise ModelError(
@@ -90,7 +90,8 @@ def load_folder(folder: PathLike) -> Tokenizer:
 def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = torch.float32) -> None:
     """Write a model to a folder. Parameters become `dtype`; the codebook stays fp32.
 
-    Each file is written whole; the config comes last, so that a folder with one is complete.
+    Each file is written whole, and the config comes last, so that a folder that has one is
+    complete, also where an older model is written over.
     """
     folder = Path(folder)
     parameters = {name for name, _ in tokenizer.named_parameters()}
@@ -100,7 +101,10 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
     }
     with atomic_path(folder / WEIGHTS) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
-    (folder / INDEX).unlink(missing_ok=True)  # an older, sharded model would win over this one
+        # Until the new config is there the folder is no model: neither the old one nor a mixture.
+        old_shards = folder.glob("model-*-of-*.safetensors")
+        for old in (folder / "config.json", folder / INDEX, *old_shards):
+            old.unlink(missing_ok=True)
     write_text(folder / "README.md", card.render(tokenizer))
     write_json(
         folder / "config.json",

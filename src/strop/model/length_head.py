@@ -13,9 +13,10 @@ from strop.model.layers import initialise
 
 @dataclass(frozen=True, kw_only=True)
 class LengthHeadConfig:
-    """Widths of the hidden layers."""
+    """Widths of the hidden layers; or one length for all images, and no head at all."""
 
     hidden: tuple[int, ...] = (1024, 128)
+    fixed: int | None = None
 
 
 class LengthHead(nn.Module):
@@ -35,6 +36,18 @@ class LengthHead(nn.Module):
         """Field `(B, S, d_enc)` to real-valued lengths `(B,)` in (0, K)."""
         logit = self.mlp(field.mean(dim=1)).squeeze(-1)
         return self.length * torch.sigmoid(logit.float())
+
+
+class FixedLength(nn.Module):
+    """In the head's place where nothing is learned: every image has the same length."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, field: Tensor) -> Tensor:
+        """Field `(B, S, d_enc)` to lengths `(B,)`, all alike."""
+        return torch.full((len(field),), float(self.length), device=field.device)
 
 
 def whole_lengths(predicted: Tensor, length: int) -> Tensor:

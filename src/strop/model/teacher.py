@@ -188,12 +188,13 @@ def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
     source = HUB_IDS.get(name, name)
     if name == "tiny":
         source = str(BUNDLED / "tiny")
-        if not Path(source, "config.json").is_file():
+        if not _bundled():
             raise TeacherError(
                 "The teacher 'tiny' is not part of this installation.",
                 "Use dinov3-s, a local folder, or random:tiny for its shape alone.",
             )
-    folder = Path(source) if Path(source).is_dir() else None
+    local = Path(source).expanduser()
+    folder = local if local.is_dir() else None
     if folder is None and (source.startswith((".", "/", "~")) or source.count("/") > 1):
         raise TeacherError(
             f"There is no folder {source}.", "Give a folder that holds a transformers model."
@@ -201,15 +202,16 @@ def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
     if folder is None and "/" not in source:
         raise TeacherError(
             f"Unknown teacher {name!r}.",
-            f"Choose one of {', '.join(['tiny', *HUB_IDS])}, a hub id such as "
+            f"Choose one of {', '.join([*_bundled(), *HUB_IDS])}, a hub id such as "
             "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
         )
     import transformers
 
-    transformers.logging.disable_progress_bar()  # a bar for half a second of reading is noise
+    if folder is not None:  # a bar for half a second of reading is noise
+        transformers.logging.disable_progress_bar()
     try:
         backbone, report = transformers.AutoModel.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True
+            folder or source, dtype=torch.float32, output_loading_info=True
         )
     except (OSError, ValueError, KeyError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise _load_error(name, source, folder, error) from error
@@ -218,6 +220,8 @@ def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
             f"The weights of teacher {name!r} cannot be read ({error}).",
             _REFETCH,
         ) from error
+    finally:
+        transformers.logging.enable_progress_bar()
     # Transformers fills gaps with random numbers. Only these two are no part of the field.
     gaps = [
         key for key in report["missing_keys"] if not key.startswith(("pooler.", "embeddings.mask"))
@@ -225,6 +229,11 @@ def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
     if gaps:
         raise TeacherError(f"The weights of teacher {name!r} lack {', '.join(gaps[:3])}.", _REFETCH)
     return backbone, folder
+
+
+def _bundled() -> list[str]:
+    """The teachers that came with this installation."""
+    return ["tiny"] if (BUNDLED / "tiny" / "config.json").is_file() else []
 
 
 def _load_error(name: str, source: str, folder: Path | None, error: Exception) -> TeacherError:
@@ -238,12 +247,14 @@ def _load_error(name: str, source: str, folder: Path | None, error: Exception) -
         return TeacherError(
             f"The weights of {source} are gated.",
             f"Accept the licence at https://huggingface.co/{source} and run `hf auth login`; or "
-            "use an ungated teacher: tiny, facebook/dinov2-small, or a folder of your own.",
+            f"use an ungated teacher: {', '.join([*_bundled(), 'facebook/dinov2-small'])}, or a "
+            "folder of your own.",
         )
     return TeacherError(
         f"The teacher {source} is not in the local cache and could not be fetched "
         f"({str(error).splitlines()[0]}).",
-        "Check the name and the network; offline, give a folder that holds the model, or tiny.",
+        "Check the name and the network; offline, give "
+        f"{' or '.join(['a folder that holds the model', *_bundled()])}.",
     )
 
 

@@ -22,7 +22,7 @@ from strop.images import Fit, ImageLike, fit_square, tensor_to_bytes, to_tensor
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.generator import Generator, GeneratorConfig
 from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
-from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
+from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.quantizer import Quantizer, QuantizerConfig
 from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
@@ -107,8 +107,10 @@ class Tokenizer(
         width = config.teacher.width
         self.generator = Generator(config.generator, field_width=width, **shape)
         self.quantizer = Quantizer(config.quantizer, width=config.generator.width)
-        self.length_head = LengthHead(
-            config.length_head, field_width=width, length=config.max_length
+        self.length_head = (
+            LengthHead(config.length_head, field_width=width, length=config.max_length)
+            if config.length_head.fixed is None
+            else FixedLength(config.length_head.fixed)
         )
         self.interpreter = Interpreter(
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
@@ -140,8 +142,8 @@ class Tokenizer(
     @property
     def fingerprint(self) -> str:
         """Twelve hex digits that tell this model from others: its config and its codebook."""
-        # A decoder may come later; the programs written before it are still this model's.
-        config = replace(self.config, decoder=None)
+        # A decoder may come later and a teacher's folder may move: neither makes other programs.
+        config = replace(self.config, decoder=None, teacher=replace(self.config.teacher, name=""))
         content = json.dumps(to_dict(config), sort_keys=True).encode()
         codebook = self.quantizer.codebook.detach().float().cpu().numpy().tobytes()
         return hashlib.sha256(content + codebook).hexdigest()[:12]
@@ -270,12 +272,31 @@ class Tokenizer(
     # Files: see `strop.model.checkpoint`.
 
     def save_pretrained(
-        self, save_directory: PathLike, *, dtype: torch.dtype = torch.float32, **unused: Any
+        self,
+        save_directory: PathLike,
+        *,
+        dtype: torch.dtype = torch.float32,
+        push_to_hub: bool = False,
+        repo_id: str | None = None,
+        config: object = None,
+        model_card_kwargs: object = None,
+        **push: Any,
     ) -> None:
-        """Write `config.json`, `model.safetensors` and a model card into a folder."""
+        """Write `config.json`, `model.safetensors` and a model card into a folder.
+
+        With `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name.
+        `config` and `model_card_kwargs` are the hub mixin's; both files come from the model.
+        """
         from strop.model.checkpoint import save_folder
 
         save_folder(self, save_directory, dtype)
+        if push_to_hub:
+            self.push_to_hub(repo_id or Path(save_directory).name, **push)
+        elif push:
+            raise ConfigError(
+                f"save_pretrained does not know {', '.join(push)}.",
+                "Give push_to_hub=True to upload, or leave it out.",
+            )
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: PathLike, **hub: Any) -> Tokenizer:

@@ -11,11 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from strop.files import write_text
+from strop.files import check_format, format_tag, write_text
 from strop.training.preset import Preset
 from strop.training.step import Stepper
 
 Metrics = dict[str, float]
+
+METRICS_FORMAT = 1
 
 
 @dataclass
@@ -71,7 +73,8 @@ class JsonLines(Callback):
         self._add("validation", run, metrics)
 
     def _add(self, kind: str, run: Run, metrics: Metrics) -> None:
-        line = json.dumps({"kind": kind, "step": run.step, **metrics})
+        tag = format_tag("metrics", METRICS_FORMAT)
+        line = json.dumps({"format": tag, "kind": kind, "step": run.step, **metrics})
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
@@ -83,9 +86,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except json.JSONDecodeError:
             break
+        check_format(line.get("format"), "metrics", METRICS_FORMAT, path)
+        lines.append(line)
     return lines
 
 

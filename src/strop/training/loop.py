@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from strop.config import from_dict, to_dict
-from strop.curriculum import phase, scaled
+from strop.curriculum import CurriculumConfig, phase, scaled
 from strop.data.record import Dataset
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
@@ -144,7 +144,7 @@ def train(
             loading_workers=loading_workers,
         )
         widths = fields.config.decoder.widths if fields.config.decoder else None
-        preset = replace(preset, model=replace(fields.config, decoder=None))
+        preset = replace(preset, model=_trained_model(fields.config, preset.curriculum))
         if checkpoint is not None:
             _check_same(checkpoint, preset)
         steps = preset.training.steps
@@ -181,6 +181,14 @@ def train(
         tokenizer.about = about
         loop = _Loop(run, fields, recipe, watchers, stop, seconds)
         return loop.go(fresh_codebook and checkpoint is None)
+
+
+def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> TokenizerConfig:
+    """The model that comes out: no decoder yet, and no length head that nothing would train."""
+    if not curriculum.enabled:
+        fixed = curriculum.fixed_length or config.max_length
+        config = replace(config, length_head=replace(config.length_head, fixed=fixed))
+    return replace(config, decoder=None)
 
 
 class _Loop:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from strop import config as configs
 from strop.curriculum import CurriculumConfig
-from strop.errors import ConfigError
+from strop.errors import ConfigError, did_you_mean
 from strop.model.tokenizer import TokenizerConfig
 from strop.objective import ObjectiveConfig
 from strop.training.config import TrainingConfig
@@ -76,8 +75,7 @@ def _tables(name: str, below: tuple[str, ...]) -> dict[str, Any]:
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
         known = preset_names()
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {close[0]!r}? " if close else ""
+        hint = did_you_mean(name, known)
         raise ConfigError(
             f"There is no preset {name!r}.",
             f"{hint}Known presets: {', '.join(known)}; or give the path of a .toml file.",
