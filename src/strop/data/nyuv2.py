@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +96,12 @@ class NyuMat:
         self._path = path
         self._indices = _split_indices(path.parent, split)
         self._file: Any = None
+        self._owner = 0  # the process that opened it
         mapping = first_file(path.parent, ["classMapping40.mat"])
         self._table = None if mapping is None else _forty(mapping)
         self.classes = () if mapping is None else CLASSES
         self.label_names = self.classes
-        with _h5py().File(path, "r") as content:
+        with _open_mat(path) as content:
             for field in ("images", "depths", "labels"):
                 if field not in content:
                     raise DataError(
@@ -119,14 +121,13 @@ class NyuMat:
     def __getitem__(self, index: int) -> Record:
         number = self._indices[index]
         name = f"{number:05d}"
-        if self._file is None:
-            self._file = _h5py().File(self._path, "r")
+        content = self._content()
         try:
             # MATLAB stores columns first: (N, 3, W, H) and (N, W, H).
-            image = self._file["images"][number].transpose(0, 2, 1)
-            depth = self._file["depths"][number].T
-            ids = None if self._table is None else self._file["labels"][number].T
-        except OSError as error:
+            image = content["images"][number].transpose(0, 2, 1)
+            depth = content["depths"][number].T
+            ids = None if self._table is None else content["labels"][number].T
+        except (OSError, RuntimeError) as error:  # h5py raises either on damaged data
             raise DataError(
                 f"Image {number + 1} of {self._path} cannot be read ({error}).",
                 "The file is cut or damaged; download it again.",
@@ -145,6 +146,17 @@ class NyuMat:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}  # each process opens its own
+
+    def _content(self) -> Any:
+        """The open file, this process's own."""
+        if self._file is not None and self._owner != os.getpid():
+            # A forked worker shares the position in the file with its parent. It must close its
+            # copy first: HDF5 would otherwise hand out the same handle for the same file.
+            self._file.close()
+            self._file = None
+        if self._file is None:
+            self._file, self._owner = _open_mat(self._path), os.getpid()
+        return self._file
 
 
 def _split_indices(folder: Path, split: str) -> list[int]:
@@ -192,6 +204,16 @@ def _load_mat(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
         raise DataError(f"{path} cannot be read ({error}).", "Download it again.") from error
     return content
+
+
+def _open_mat(path: Path) -> Any:
+    try:
+        return _h5py().File(path, "r")
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be opened as HDF5 ({error}).",
+            f"It is cut or another file; expected the owner's {MAT}, of 2.8 GB.",
+        ) from error
 
 
 def _h5py() -> Any:
