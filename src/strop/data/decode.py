@@ -120,9 +120,11 @@ def _read_single_channel(source: str | bytes, name: str, what: str) -> np.ndarra
                     "A colour rendering is not a mask of ids; use the file that holds the ids.",
                 )
             return np.array(image)
+    except DataError:
+        raise
     except FileNotFoundError as error:
         raise DataError(f"The {what} {name} is missing.", "Check the download.") from error
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except Exception as error:  # on corrupt files Pillow's decoders raise nearly everything
         raise DataError(
             f"The {what} {name} is damaged or cut short ({error}).", "Download it again."
         ) from error

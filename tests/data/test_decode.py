@@ -1,0 +1,36 @@
+"""Masks and maps of depth, whole and broken."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from strop.data.decode import read_depth, read_ids
+from strop.errors import DataError
+
+
+@pytest.mark.parametrize(
+    "error", [struct.error, zlib.error, RuntimeError, SyntaxError, OSError, IndexError]
+)
+def test_whatever_pillow_raises_names_the_file(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error("from a decoder")
+
+    monkeypatch.setattr(Image, "open", fail)
+    for read in (read_ids, read_depth):
+        with pytest.raises(DataError, match=r"a\.png is damaged or cut short \(from a decoder"):
+            read(b"", "a.png")
+
+
+def test_what_we_say_ourselves_is_not_damage(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="has mode RGB"):
+        read_ids(str(tmp_path / "a.png"), "a.png")
+    with pytest.raises(DataError, match=r"b\.png is missing"):
+        read_ids(str(tmp_path / "b.png"), "b.png")
