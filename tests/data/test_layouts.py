@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from strop.data.ade20k import CLASSES as ADE_CLASSES
 from strop.data.cocostuff import CLASSES as STUFF_CLASSES
 from strop.data.cocostuff import FIRST_STUFF, fine_to_coarse
 from strop.data.nyuv2 import CLASSES as NYU_CLASSES
+from strop.data.nyuv2 import NyuMat
 from strop.errors import DataError, ImageError, StropError
 
 Write = Callable[..., Path]
@@ -418,6 +420,35 @@ def test_nyuv2_mat_what_goes_wrong(nyu_mat: Path, monkeypatch: pytest.MonkeyPatc
         open_dataset(f"nyuv2:{nyu_mat}")
 
 
+def test_nyuv2_mat_that_is_cut_or_foreign(nyu_mat: Path) -> None:
+    path = nyu_mat / "nyu_depth_v2_labeled.mat"
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"MATLAB 5.0 MAT-file" * 50, b""):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"labeled\.mat cannot be opened as HDF5"):
+            open_dataset(f"nyuv2:{nyu_mat}")
+
+
+def test_a_forked_worker_opens_the_mat_itself(nyu_mat: Path) -> None:
+    data = open_dataset(f"nyuv2:{nyu_mat}")
+    assert isinstance(data, NyuMat)
+    expected = data[1].image  # the parent's handle is open when the workers fork
+    parent = data._file.id.get_vfd_handle()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        same = torch.equal(data[1].image, expected)
+        os.write(writer, b"good" if same and data._owner == os.getpid() else b"bad")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 4) == b"good"
+    os.close(reader)
+    os.close(writer)
+    assert data._owner == os.getpid()
+    assert data._file.id.get_vfd_handle() == parent
+    assert torch.equal(data[1].image, expected)
+
+
 # --- CLEVR
 
 
@@ -449,17 +480,37 @@ def test_clevr_what_goes_wrong(clevr_root: Path) -> None:
     source.write_text(json.dumps(content))
     data = open_dataset(f"clevr:{clevr_root}")
     assert data[0].scene is not None  # the good ones are still read
-    with pytest.raises(DataError, match=r"Object 1 .*CLEVR_val_000001.* has no 'material'"):
+    with pytest.raises(
+        DataError, match=r"scenes\.json .*CLEVR_val_000001.*, object 1: field 'material'"
+    ):
         data[1]
-    with pytest.raises(DataError, match=r"CLEVR_val_000002.* has no list 'objects'"):
+    with pytest.raises(DataError, match=r"CLEVR_val_000002.*: field 'objects' is missing"):
         data[2]
     del content["scenes"][0]["image_filename"]
     source.write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"Scene 0 .* has no 'image_filename'"):
+    with pytest.raises(DataError, match=r"scene 0: field 'image_filename' is missing"):
         open_dataset(f"clevr:{clevr_root}")
     source.unlink()
     with pytest.raises(DataError, match=r"scenes .* are missing"):
         open_dataset(f"clevr:{clevr_root}")
+
+
+def test_clevr_entries_that_are_no_objects(clevr_root: Path) -> None:
+    source = clevr_root / "CLEVR_v1.0/scenes/CLEVR_val_scenes.json"
+    whole = source.read_text()
+    content: dict[str, Any] = json.loads(whole)
+    content["scenes"][0]["objects"] = [3]
+    del content["scenes"][1]["objects"][0]["rotation"]
+    del content["scenes"][2]["directions"]
+    source.write_text(json.dumps(content))
+    data = open_dataset(f"clevr:{clevr_root}")
+    for index, complaint in enumerate(["object 0: a int", "'rotation'", "'directions'"]):
+        with pytest.raises(DataError, match=rf"CLEVR_val_scenes\.json.*{complaint}"):
+            data[index]
+    for scenes in ("[null]", "3", "[[]]"):
+        source.write_text(f'{{"scenes": {scenes}}}')
+        with pytest.raises(DataError, match=r"CLEVR_val_scenes\.json"):
+            open_dataset(f"clevr:{clevr_root}")
 
 
 def test_clevr_mask_with_too_many_objects(clevr_root: Path, write_ids: Write) -> None:

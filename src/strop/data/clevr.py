@@ -19,25 +19,10 @@ from strop.data.layout import (
     require_some,
 )
 from strop.data.record import Record
+from strop.data.scenes.format import check_scene, field
 from strop.data.scenes.masks import By, class_names
 from strop.errors import DataError
 from strop.files import PathLike
-
-OBJECT_FIELDS = ("shape", "size", "material", "color", "3d_coords", "pixel_coords")
-
-
-def check_scene(scene: Mapping[str, Any], source: str) -> None:
-    """Refuse a scene without the fields that CLEVR's scenes have."""
-    objects = scene.get("objects")
-    if not isinstance(objects, list):
-        raise DataError(f"The scene in {source} has no list 'objects'.", "Write it again.")
-    for number, thing in enumerate(objects):
-        missing = [field for field in OBJECT_FIELDS if field not in thing]
-        if missing:
-            raise DataError(
-                f"Object {number} of the scene in {source} has no {', '.join(map(repr, missing))}.",
-                f"CLEVR's objects have {', '.join(OBJECT_FIELDS)}.",
-            )
 
 
 class ClevrDataset(FileDataset):
@@ -101,13 +86,9 @@ def clevr(path: PathLike, split: str = "val", by: str = "shape") -> ClevrDataset
     source = root / "scenes" / f"CLEVR_{split}_scenes.json"
     scenes: dict[str, Mapping[str, Any]] = {}
     if source.is_file():
-        for number, scene in enumerate(load_json(source, ["scenes"])["scenes"]):
-            if "image_filename" not in scene:
-                raise DataError(
-                    f"Scene {number} in {source} has no 'image_filename'.",
-                    "Without it no scene can be matched to its image; write the file again.",
-                )
-            scenes[scene["image_filename"]] = scene
+        listed = field(load_json(source, ["scenes"]), "scenes", list, str(source))
+        for number, scene in enumerate(listed):
+            scenes[field(scene, "image_filename", str, f"{source}, scene {number}")] = scene
     elif split != "test":
         raise DataError(f"The scenes {source} are missing.", f"CLEVR has {tree}.")
     masks = frozenset(list_files(root / "masks" / split))

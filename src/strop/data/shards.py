@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import tarfile
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop.data.clevr import check_scene
 from strop.data.decode import (
     check_size,
     identity_table,
@@ -30,9 +30,11 @@ from strop.data.decode import (
 )
 from strop.data.layout import found, list_files
 from strop.data.record import VOID, Record
+from strop.data.scenes.format import check_scene
 from strop.errors import DataError
 from strop.images import SUFFIXES
 
+_MAX_OPEN = 64  # a process may open some 1000 files, and datasets can have more shards
 _MASKS = ("mask.png", "semantic.png", "seg.png")
 
 Members = dict[str, tuple[int, int]]
@@ -119,7 +121,7 @@ class ShardDataset:
         self.classes: tuple[str, ...] = ()
         self.label_names = tuple(str(i) for i in range(classes))
         self._paths = paths
-        self._files: dict[int, int] = {}
+        self._files: OrderedDict[int, int] = OrderedDict()  # the last used is at the end
         # Any id is allowed in a mask: a shard does not say what its classes are.
         self._table = identity_table(VOID + 1)
         self._entries: list[Entry] = []
@@ -184,7 +186,7 @@ class ShardDataset:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_files": {}}
+        return {**self.__dict__, "_files": OrderedDict()}
 
     def __del__(self) -> None:
         for handle in self.__dict__.get("_files", {}).values():
@@ -194,6 +196,9 @@ class ShardDataset:
         handle = self._files.get(shard)
         if handle is None:
             handle = self._files[shard] = os.open(self._paths[shard], os.O_RDONLY)
+            if len(self._files) > _MAX_OPEN:
+                os.close(self._files.popitem(last=False)[1])
+        self._files.move_to_end(shard)
         # pread has no position, so forked workers can share the handle.
         content = os.pread(handle, size, offset)
         if len(content) != size:

@@ -78,6 +78,28 @@ def test_a_wrong_field_is_named(field, value):
         parse(described)
 
 
+@pytest.mark.parametrize("field", ["objects", "directions", "relationships"])
+def test_a_scene_without_a_field_is_named(field):
+    described = describe(sample_scenes(4, range(2)), (240, 320))
+    del described[1][field]
+    with pytest.raises(DataError, match=f"a.json, scene 1: field '{field}' is missing"):
+        parse(described, source="a.json")
+
+
+@pytest.mark.parametrize(
+    ("described", "complaint"),
+    [
+        ([None], "scene 0: a NoneType"),
+        ([{"objects": [3]}], "scene 0, object 0: a int"),
+        ([{"objects": {}}], "scene 0: field 'objects' is a dict"),
+        ([{"objects": [], "directions": [], "relationships": {}}], "'directions' is a list"),
+    ],
+)
+def test_what_is_no_scene(described, complaint):
+    with pytest.raises(DataError, match=complaint):
+        parse(described)
+
+
 def test_files_that_are_no_scenes(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         read_scenes(tmp_path / "nothing.json")

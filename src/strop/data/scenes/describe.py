@@ -11,6 +11,7 @@ import torch
 
 from strop.data.scenes import camera as cameras
 from strop.data.scenes import vocabulary as words
+from strop.data.scenes.format import check_scene, field, numbers
 from strop.data.scenes.scene import Scenes
 from strop.errors import DataError
 from strop.files import PathLike
@@ -97,7 +98,7 @@ def read_scenes(
             f"{path} cannot be read ({error.strerror or error}).",
             "Expected CLEVR's scenes file, such as scenes/CLEVR_val_scenes.json.",
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{path} is not JSON ({error}).", "The file is damaged; fetch or write it again."
         ) from error
@@ -125,7 +126,8 @@ def parse(
     lights = torch.tensor([words.LIGHT_POSITIONS] * count, dtype=torch.float64).reshape(-1, 3, 3)
     for row, scene in enumerate(described):
         where = f"{source}, scene {row}"
-        objects = _field(scene, "objects", list, where)
+        check_scene(scene, where)
+        objects = scene["objects"]
         if len(objects) > slots:
             raise DataError(
                 f"{where}: holds {len(objects)} objects.", f"At most {slots} are supported."
@@ -134,26 +136,31 @@ def parse(
         for slot, entry in enumerate(objects):
             here = f"{where}, object {slot}"
             for name, table in _WORDS.items():
-                word = _field(entry, name, str, here)
+                word = entry[name]
                 if word not in table:
                     raise DataError(
                         f"{here}: field {name!r} is {word!r}.", f"Expected one of {table}."
                     )
                 columns[name][row, slot] = table.index(word)
-            point = _numbers(entry, "3d_coords", 3, here)
+            point = entry["3d_coords"]
             position[row, slot] = torch.tensor(point[:2], dtype=torch.float64)
-            rotation[row, slot] = _numbers(entry, "rotation", None, here)[0]
+            rotation[row, slot] = entry["rotation"]
             present[row, slot] = True
             points.append(point)
-            pixels.append(_numbers(entry, "pixel_coords", 3, here))
+            pixels.append(entry["pixel_coords"])
         if "camera" in scene:
-            camera[row] = torch.tensor(_numbers(scene, "camera", 3, where), dtype=torch.float64)
+            camera[row] = torch.tensor(numbers(scene, "camera", 3, where), dtype=torch.float64)
         elif points:
-            camera[row] = cameras.fit(torch.tensor(points), torch.tensor(pixels), height, width)
+            camera[row] = cameras.fit(
+                torch.tensor(points, dtype=torch.float64),
+                torch.tensor(pixels, dtype=torch.float64),
+                height,
+                width,
+            )
         if "lights" in scene:
-            given = _field(scene, "lights", dict, where)
+            given = field(scene, "lights", dict, where)
             for index, name in enumerate(words.LIGHTS):
-                place = _numbers(given, name, 3, f"{where}, lights")
+                place = numbers(given, name, 3, f"{where}, lights")
                 lights[row, index] = torch.tensor(place, dtype=torch.float64)
     return Scenes(
         **columns,
@@ -163,26 +170,3 @@ def parse(
         camera=camera,
         lights=lights,
     )
-
-
-def _field(entry: object, name: str, kind: type, where: str) -> Any:
-    if not isinstance(entry, Mapping) or name not in entry:
-        raise DataError(f"{where}: field {name!r} is missing.", "Expected CLEVR's scene format.")
-    if not isinstance(entry[name], kind):
-        raise DataError(
-            f"{where}: field {name!r} is a {type(entry[name]).__name__}.",
-            f"Expected a {kind.__name__}, as in CLEVR's scene format.",
-        )
-    return entry[name]
-
-
-def _numbers(entry: object, name: str, count: int | None, where: str) -> list[float]:
-    """The field's `count` numbers, or its single one where `count` is None."""
-    value = _field(entry, name, object, where)
-    values = [value] if count is None else value
-    right = isinstance(values, list | tuple) and len(values) == (count or 1)
-    if not right or not all(isinstance(v, int | float) for v in values):
-        raise DataError(
-            f"{where}: field {name!r} is {value!r}.", f"Expected {count or 'a single'} number(s)."
-        )
-    return [float(v) for v in values]
