@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.data import Batch, Loader, Record, epoch_order, open_dataset, pack_dataset, stack
+from strop.data.pool import default_context
 from strop.data.subset import subset
 from strop.errors import DataError
 
@@ -258,6 +260,12 @@ def test_spawned_workers(voc_root: Path) -> None:
     with Loader(data, batch_size=2, size=16, workers=1, context=context) as loader:
         (batch,) = loader
     assert_same(batch, expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all are spawned")
+def test_workers_on_a_gpu_are_never_forked() -> None:
+    assert default_context().get_start_method() == "fork"
+    assert default_context(torch.device("cuda", 0)).get_start_method() == "spawn"
 
 
 def test_breaking_off_and_starting_again() -> None:

@@ -21,9 +21,14 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def default_context() -> BaseContext:
-    """Fork where it is safe and cheap (Linux), else spawn."""
-    return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+def default_context(device: torch.device | str = "cpu") -> BaseContext:
+    """How worker processes that compute on `device` are started.
+
+    Forking is cheap, and safe on Linux for workers that keep to one thread and off the GPU, as
+    thread pools and CUDA do not survive it; all other workers are spawned.
+    """
+    forks = sys.platform == "linux" and torch.device(device).type == "cpu"
+    return multiprocessing.get_context("fork" if forks else "spawn")
 
 
 class Pool(Generic[Task, Result]):
@@ -138,7 +143,7 @@ def _work(job: Callable[[Any], Any], pipe: Connection[Any, Any]) -> None:
     # would take workers that obeyed them for dead. Without a parent, the pipe ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # One thread each: the workers are the parallelism, and a forked thread pool can hang.
+    # The workers are the parallelism; and see `default_context`.
     torch.set_num_threads(1)
     while True:
         try:
