@@ -10,7 +10,7 @@ from PIL import Image
 from strop.data.record import Dataset
 from strop.data.scenes import ScenesDataset, read_scenes, write_scenes
 from strop.data.scenes import write as writing
-from strop.errors import DataError
+from strop.errors import DataError, FormatError
 
 
 def test_records():
@@ -57,7 +57,9 @@ def test_start_shifts_the_scenes():
     )
 
 
-@pytest.mark.parametrize("options", [{"n": -1}, {"by": "taste"}, {"size": 0}])
+@pytest.mark.parametrize(
+    "options", [{"n": -1}, {"n": 0}, {"start": -1}, {"by": "taste"}, {"size": 0}]
+)
 def test_nonsense_is_refused(options):
     with pytest.raises(DataError):
         ScenesDataset(**options)
@@ -68,7 +70,7 @@ def files(folder):
 
 
 def test_writing_clevrs_layout(tmp_path):
-    path = write_scenes(tmp_path, 3, 32, seed=5, split="val", progress=False)
+    path = write_scenes(tmp_path, 3, 32, seed=5, split="val")
     assert path == tmp_path / "scenes" / "CLEVR_val_scenes.json"
     _, described = read_scenes(path, 32)
     dataset = ScenesDataset(3, seed=5, size=32, split="val")
@@ -90,7 +92,7 @@ def test_writing_clevrs_layout(tmp_path):
 
 
 def test_interrupted_writing_goes_on_and_ends_the_same(tmp_path, monkeypatch):
-    write_scenes(tmp_path / "whole", 5, 16, batch_size=2, progress=False)
+    write_scenes(tmp_path / "whole", 5, 16, batch_size=2)
     save, count = writing._save, 0
 
     def failing(pixels, path):
@@ -102,20 +104,64 @@ def test_interrupted_writing_goes_on_and_ends_the_same(tmp_path, monkeypatch):
 
     monkeypatch.setattr(writing, "_save", failing)
     with pytest.raises(KeyboardInterrupt):
-        write_scenes(tmp_path / "cut", 5, 16, batch_size=2, progress=False)
+        write_scenes(tmp_path / "cut", 5, 16, batch_size=2)
     assert not (tmp_path / "cut" / "scenes" / "CLEVR_train_scenes.json").exists()
     monkeypatch.setattr(writing, "_save", save)
-    write_scenes(tmp_path / "cut", 5, 16, batch_size=2, progress=False)
+    write_scenes(tmp_path / "cut", 5, 16, batch_size=2)
     assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 
 def test_more_scenes_can_be_added_but_not_others(tmp_path):
-    write_scenes(tmp_path / "a", 2, 16, progress=False)
+    write_scenes(tmp_path / "a", 2, 16)
     before = files(tmp_path / "a")
-    path = write_scenes(tmp_path / "a", 4, 16, progress=False)
+    path = write_scenes(tmp_path / "a", 4, 16)
     assert len(json.loads(path.read_text())["scenes"]) == 4
     after = files(tmp_path / "a")
     assert all(after[name] == data for name, data in before.items() if name.suffix == ".png")
     for options in ({"seed": 1}, {"size": 24}):
         with pytest.raises(DataError, match=next(iter(options))):
-            write_scenes(tmp_path / "a", 2, **{"size": 16, **options}, progress=False)
+            write_scenes(tmp_path / "a", 2, **{"size": 16, **options})
+
+
+def test_a_shorter_run_keeps_the_scenes_that_are_there(tmp_path):
+    path = write_scenes(tmp_path, 4, 16)
+    before = files(tmp_path)
+    assert write_scenes(tmp_path, 2, 16) == path
+    assert files(tmp_path) == before
+
+
+def test_progress_is_told(tmp_path):
+    told = []
+    write_scenes(tmp_path, 3, 16, batch_size=2, progress=lambda *step: told.append(step))
+    assert told == [(0, 3), (2, 3), (3, 3)]
+    told.clear()
+    write_scenes(tmp_path, 4, 16, batch_size=2, progress=lambda *step: told.append(step))
+    assert told == [(3, 4), (4, 4)]
+
+
+def test_workers_change_nothing(tmp_path):
+    torch.ones(300, 300).sum(1)  # the parent has used its threads when it forks
+    write_scenes(tmp_path / "one", 5, 16, batch_size=2)
+    write_scenes(tmp_path / "two", 5, 16, batch_size=2, workers=2)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_the_marker_says_what_wrote_it(tmp_path, monkeypatch):
+    write_scenes(tmp_path, 2, 16)
+    marker = tmp_path / "scenes" / "train" / "info.json"
+    assert json.loads(marker.read_text())["format"] == "strop.scenes/1"
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "RENDERER_VERSION", 99)
+        with pytest.raises(DataError, match="renderer 1, not 99"):
+            write_scenes(tmp_path, 2, 16)
+    for damage in ("{", "[]", '{"format": "strop.scenes/9"}'):
+        marker.write_text(damage)
+        with pytest.raises(FormatError, match=r"info\.json"):
+            write_scenes(tmp_path, 2, 16)
+
+
+def test_a_damaged_description_is_named(tmp_path):
+    write_scenes(tmp_path, 2, 16)
+    (tmp_path / "scenes" / "train" / "CLEVR_train_000001.json").write_text("{")
+    with pytest.raises(DataError, match=r"CLEVR_train_000001\.json is not valid JSON"):
+        write_scenes(tmp_path, 2, 16)

@@ -36,8 +36,10 @@ class ScenesDataset:
         start: int = 0,
         split: str = "new",
     ) -> None:
-        if n < 0 or start < 0:
-            raise DataError(f"scenes: n is {n} and start is {start}.", "Neither can be negative.")
+        if n < 1 or start < 0:
+            raise DataError(
+                f"scenes: n is {n} and start is {start}.", "n is at least 1 and start at least 0."
+            )
         if by not in ("shape", "color"):
             raise DataError(f"scenes: by is {by!r}.", "Expected 'shape' or 'color'.")
         if min(size if isinstance(size, tuple) else (size,)) < 1:

@@ -19,6 +19,9 @@ from strop.data.scenes.lights import Lights, light_samples, lights
 from strop.data.scenes.scene import Scenes
 from strop.data.scenes.shading import Surface
 
+RENDERER_VERSION = 1
+"""Goes up when the same seed gives other scenes or other pixels."""
+
 FAR = 120.0
 """Where the ground ends in the backdrop, in metres of depth."""
 

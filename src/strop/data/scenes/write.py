@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
+from strop.data.pool import default_context
 from strop.data.record import Record
 from strop.data.scenes.dataset import ScenesDataset
+from strop.data.scenes.render import RENDERER_VERSION
 from strop.errors import DataError
-from strop.files import PathLike, atomic_path, write_text
+from strop.files import PathLike, atomic_path, read_json, write_json, write_text
 
+Progress = Callable[[int, int], None]
+"""Called with the number of scenes done and of all."""
+
+_FORMAT = ("scenes", 1)
 _INFO = {"version": "1.0", "license": "Apache-2.0", "source": "strop.data.scenes"}
 
 
@@ -40,7 +39,7 @@ def write_scenes(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     workers: int = 0,
-    progress: bool = True,
+    progress: Progress | None = None,
 ) -> Path:
     """Render `n` scenes into the folder `out` and return the path of the scenes file.
 
@@ -52,47 +51,45 @@ def write_scenes(
 
     With `workers`, so many processes of one thread each share the work; on CPUs that is faster
     than threads. Called again, it goes on where it was stopped: a scene whose own description
-    is there is whole. A folder written with another seed, size or start is refused.
+    is there is whole. A folder written with another seed, size, start or renderer is refused. The
+    scenes file lists every scene that is there, also those past `n` of a longer run.
     """
     folder = Path(out)
     height, width = (size, size) if isinstance(size, int) else size
-    info = {**_INFO, "split": split, "seed": seed, "start": start, "size": [height, width]}
-    _claim(folder, split, info)
+    dataset = ScenesDataset(n, seed=seed, size=size, start=start, split=split)
+    settings = {
+        "split": split,
+        "seed": seed,
+        "start": start,
+        "size": [height, width],
+        "renderer": RENDERER_VERSION,
+    }
+    _claim(folder, split, settings)
     todo = [i for i in range(n) if not _part(folder, "scenes", split, start + i, ".json").exists()]
     chunks = [todo[first : first + batch_size] for first in range(0, len(todo), batch_size)]
-    job = partial(
-        _write_chunk,
-        folder,
-        ScenesDataset(n, seed=seed, size=size, start=start, split=split),
-        device=device,
-    )
-    bar = Progress(
-        TextColumn("scenes"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        disable=not progress,
-    )
-    with bar:
-        task = bar.add_task("scenes", total=n, completed=n - len(todo), rate="")
-        for written in _run(job, chunks, workers):
-            bar.advance(task, written)
-            speed = bar.tasks[0].speed
-            bar.update(task, rate=f"{speed:.1f} images/s" if speed else "")
-    return _collect(folder, split, [start + i for i in range(n)], info)
+    job = partial(_write_chunk, folder, dataset, device=device)
+    done = n - len(todo)
+    if progress is not None:
+        progress(done, n)
+    for written in _run(job, chunks, workers, device):
+        done += written
+        if progress is not None:
+            progress(done, n)
+    return _collect(folder, split, {**_INFO, **settings})
 
 
 def _run(
-    job: Callable[[list[int]], int], chunks: Sequence[list[int]], workers: int
+    job: Callable[[list[int]], int],
+    chunks: Sequence[list[int]],
+    workers: int,
+    device: torch.device | str,
 ) -> Iterator[int]:
     """How many scenes each chunk wrote, as they finish."""
     if workers < 1:
         yield from map(job, chunks)
         return
-    # Forking a process that has used torch's threads or a GPU is not safe.
     with ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+        workers, default_context(device), initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
         for done in as_completed([pool.submit(job, chunk) for chunk in chunks]):
             yield done.result()
@@ -110,19 +107,19 @@ def _part(folder: Path, kind: str, split: str, number: int, suffix: str = ".png"
     return folder / kind / split / f"CLEVR_{split}_{number:06d}{suffix}"
 
 
-def _claim(folder: Path, split: str, info: dict[str, Any]) -> None:
+def _claim(folder: Path, split: str, settings: dict[str, Any]) -> None:
     """Refuse a folder that holds other scenes; mark an empty one as ours."""
     marker = folder / "scenes" / split / "info.json"
     if marker.exists():
-        held = json.loads(marker.read_text(encoding="utf-8"))
-        for name in ("seed", "start", "size"):
-            if held.get(name) != info[name]:
+        held = read_json(marker, *_FORMAT)
+        for name, value in settings.items():
+            if held.get(name) != value:
                 raise DataError(
-                    f"{folder} holds scenes with {name} {held.get(name)}, not {info[name]}.",
+                    f"{folder} holds scenes with {name} {held.get(name)}, not {value}.",
                     "Choose another folder or split, or remove this one.",
                 )
     else:
-        write_text(marker, json.dumps(info) + "\n")
+        write_json(marker, *_FORMAT, settings)
 
 
 def _write(folder: Path, split: str, record: Record) -> None:
@@ -143,12 +140,22 @@ def _save(pixels: np.ndarray[Any, Any], path: Path) -> None:
         Image.fromarray(np.ascontiguousarray(pixels)).save(temporary, format="PNG")
 
 
-def _collect(folder: Path, split: str, numbers: Sequence[int], info: dict[str, Any]) -> Path:
-    """Put all descriptions into one file, as CLEVR has them."""
-    scenes = [
-        json.loads(_part(folder, "scenes", split, number, ".json").read_text(encoding="utf-8"))
-        for number in numbers
-    ]
+def _collect(folder: Path, split: str, info: dict[str, Any]) -> Path:
+    """Put all descriptions that are there into one file, as CLEVR has them."""
+    own = re.compile(rf"CLEVR_{re.escape(split)}_(\d+)\.json")
+    found = {
+        int(match[1]): path
+        for path in (folder / "scenes" / split).iterdir()
+        if (match := own.fullmatch(path.name))
+    }
+    scenes = []
+    for _, path in sorted(found.items()):
+        try:
+            scenes.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise DataError(
+                f"{path} is not valid JSON ({error}).", "Remove it, and its scene is made again."
+            ) from error
     path = folder / "scenes" / f"CLEVR_{split}_scenes.json"
     write_text(path, json.dumps({"info": info, "scenes": scenes}) + "\n")
     return path
