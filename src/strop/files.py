@@ -68,7 +68,9 @@ def check_format(tag: object, kind: str, version: int, source: object) -> None:
 def write_json(path: PathLike, kind: str, version: int, payload: dict[str, Any]) -> None:
     """Write `payload` with its format tag, atomically."""
     tagged = {"format": format_tag(kind, version), **payload}
-    write_text(path, json.dumps(tagged, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(tagged, indent=2, ensure_ascii=False) + "\n"
+    # A file name may hold bytes that are not UTF-8; this writes them as JSON's own \u escapes.
+    write_text(path, text.encode(errors="backslashreplace").decode())
 
 
 def read_json(path: PathLike, kind: str, version: int) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from strop.data import Loader, fit_record, open_dataset, pack_dataset
-from strop.errors import DataError
+from strop.errors import DataError, FormatError
 
 Write = Callable[..., Path]
 
@@ -101,13 +103,63 @@ def test_a_broken_off_run_goes_on(
     }
 
 
-def test_other_settings_start_over(tmp_path: Path, write_image: Write) -> None:
+def test_a_folder_in_the_way_is_left_alone(tmp_path: Path, write_image: Write) -> None:
     write_image(tmp_path / "in/0.png")
-    stale = tmp_path / "out.partial"
-    stale.mkdir()
-    (stale / "image.bin").write_bytes(b"rubbish")
-    assert pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8).count == 1
-    assert len(open_dataset(f"packed:{tmp_path}/out")) == 1
+    work = tmp_path / "out.partial"
+    work.mkdir()
+    (work / "thesis.txt").write_text("years of work")
+    with pytest.raises(DataError, match=r"out\.partial exists already \(thesis\.txt\)"):
+        pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
+    (work / "progress.json").write_text('{"format": "strop.other/1"}')
+    with pytest.raises(FormatError, match="not a strop packing file"):
+        pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
+    (work / "progress.json").write_text('{"format": "strop.packing/1"}')
+    with pytest.raises(DataError, match=r"progress\.json is damaged"):
+        pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
+    assert (work / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_work_of_other_settings(
+    tmp_path: Path, write_image: Write, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    for i in range(70):
+        write_image(tmp_path / f"in/{i:02d}.png", i, 8, 8)
+    monkeypatch.setattr("strop.data.pack._SAVE_EVERY", 64 if saved else 4096)
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8, progress=stop)
+    if saved:
+        with pytest.raises(DataError, match=r"holds 64 records .* with size 8, not 4"):
+            pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=4)
+        assert pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8).count == 70
+    else:  # there is nothing to lose
+        assert pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=4).count == 70
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file names")
+def test_file_names_that_are_not_utf8(tmp_path: Path, write_image: Write) -> None:
+    folder = tmp_path / os.fsdecode(b"in-\xe9")
+    good, bad = (os.fsdecode(name) for name in (b"caf\xe9.png", b"x\xff.png"))
+    write_image(folder / good)
+    write_image(folder / "caf\u00e9.png")
+    (folder / bad).write_bytes(b"no image")
+    report = pack_dataset(f"folder:{folder}", tmp_path / "out", size=8)
+    assert [bad in problem for problem in report.broken.values()] == [True]
+    packed = open_dataset(f"packed:{tmp_path}/out")
+    assert {packed[0].name, packed[1].name} == {good, "caf\u00e9.png"}
+
+
+def test_another_fit_is_refused(voc_root: Path, tmp_path: Path) -> None:
+    pack_dataset(f"voc:{voc_root}", tmp_path / "out", size=16, fit="crop")
+    for spec in (f"packed:{tmp_path}/out", f"packed:{tmp_path}/out?limit=1"):
+        data = open_dataset(spec)
+        with pytest.raises(DataError, match="packed with the fit 'crop', but 'squash'"):
+            Loader(data, batch_size=1, size=16)
+        assert len(list(Loader(data, batch_size=2, size=16, fit="crop"))) == 1
 
 
 def test_what_goes_wrong(tmp_path: Path, write_image: Write, voc_root: Path) -> None:
@@ -124,7 +176,7 @@ def test_what_goes_wrong(tmp_path: Path, write_image: Write, voc_root: Path) -> 
     with pytest.raises(DataError, match=r"image\.bin has 191 bytes, expected 192"):
         open_dataset(f"packed:{tmp_path}/out")
     (tmp_path / "out/meta.json").write_text('{"format": "strop.packed/9"}')
-    with pytest.raises(DataError, match="newer"):
+    with pytest.raises(FormatError, match=r"newer.* Upgrade strop"):
         open_dataset(f"packed:{tmp_path}/out")
 
 

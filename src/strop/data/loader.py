@@ -66,7 +66,7 @@ class Loader:
     drop_last    only full batches, of a fixed shape: for training. The place of a broken record
                  is then taken by another of its batch; without it the batch is shorter
     workers      processes that decode; 0 decodes here. A dataset that makes whole batches (packed
-                 files, rendered scenes) needs none, and prefetches in a thread instead
+                 files) needs none: with any, it prefetches in a thread instead
     rank, world  this process and how many there are: the processes' batches of one step, put
                  together, are the batch that one process would see
     resize       "fast" in bytes, or "exact" for the same pixels as encoding the file
@@ -105,6 +105,12 @@ class Loader:
                 f"{dataset.name} has {len(dataset)} records, not one full batch of "
                 f"{batch_size} x {world}.",
                 "Use a smaller batch or more data.",
+            )
+        held = getattr(dataset, "fit", None)
+        if held is not None and held != fit:
+            raise DataError(
+                f"{dataset.name} was packed with the fit {held!r}, but {fit!r} is asked for.",
+                f"Pack it again with --fit {fit}, or ask for {held!r}.",
             )
         self.dataset = dataset
         self.batch_size = batch_size

@@ -18,7 +18,7 @@ from strop.data.loader import Loader
 from strop.data.packed import DTYPES, KIND, META, OFFSETS, RECORDS, VERSION, PackedDataset
 from strop.data.record import Batch
 from strop.data.spec import open_dataset
-from strop.errors import DataError, FormatError
+from strop.errors import DataError
 from strop.files import PathLike, read_json, write_json
 from strop.images import Fit
 
@@ -26,6 +26,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of records done and of all."""
 
 _PROGRESS = "progress.json"
+_PROGRESS_FORMAT = ("packing", 1)
 _SAVE_EVERY = 4096  # records between two points a broken-off run can go on from
 
 
@@ -53,7 +54,8 @@ def pack_dataset(
 
     The work is done in `OUT.partial`, which becomes `out` at the end: `out` is whole or not
     there. A run that was broken off goes on where it was if it is started again with the same
-    arguments. Broken records are left out and named in the report.
+    arguments, and is kept from other arguments. Broken records are left out and named in the
+    report.
     """
     target = Path(out).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -62,7 +64,6 @@ def pack_dataset(
         )
     dataset = open_dataset(spec)
     work = target.with_name(target.name + ".partial")
-    work.mkdir(parents=True, exist_ok=True)
     settings = {"spec": spec, "size": size, "fit": fit, "records": len(dataset)}
     done = _resume(work, settings)
     # Exact: what is packed should be what encoding the file would have seen.
@@ -102,26 +103,52 @@ def pack_dataset(
         "broken": {str(index): reason for index, reason in broken.items()},
     }
     write_json(work / META, KIND, VERSION, meta)
-    (work / _PROGRESS).unlink(missing_ok=True)
     if target.exists():
         target.rmdir()
     work.rename(target)
+    (target / _PROGRESS).unlink()  # only now: without it, the folder would not be known as ours
     written = PackedDataset(target)
     total = sum(entry.stat().st_size for entry in target.iterdir())
     return PackReport(target, len(written), size, tuple(parts), total, broken)
 
 
 def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier run with the same settings had done; its folder is emptied otherwise."""
-    try:
-        done = read_json(work / _PROGRESS, "packing", 1)
-        if done["settings"] == settings:
+    """What an earlier run with these settings had done; `work` is made, and marked as ours.
+
+    Nothing is removed but what an earlier run left before it had saved anything.
+    """
+    progress = work / _PROGRESS
+    if work.exists() and (not work.is_dir() or any(work.iterdir())):
+        if not progress.is_file():
+            raise DataError(
+                f"{work} exists already ({found(work)}) and has no {_PROGRESS}: no packing left it.",
+                "The work is done in that folder: move it away, or choose another output.",
+            )
+        done = read_json(progress, *_PROGRESS_FORMAT)
+        try:
+            earlier, position = dict(done["settings"]), int(done["position"])
+            _ = done["parts"], done["sizes"], done["broken"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{progress} is damaged ({error!r}).", f"Remove {work} to start over."
+            ) from error
+        if earlier == settings:
             return done
-    except (OSError, FormatError, KeyError):
-        pass
-    shutil.rmtree(work)
-    work.mkdir()
-    return {"position": 0, "parts": [], "sizes": {}, "broken": {}}
+        if position:
+            other = [
+                f"{k} {earlier.get(k)!r}, not {v!r}"
+                for k, v in settings.items()
+                if earlier.get(k) != v
+            ]
+            raise DataError(
+                f"{work} holds {position} records of an unfinished run with {'; '.join(other)}.",
+                "Finish that run with its own settings, or remove the folder to start over.",
+            )
+        shutil.rmtree(work)
+    work.mkdir(parents=True, exist_ok=True)
+    done = {"position": 0, "parts": [], "sizes": {}, "broken": {}}
+    write_json(progress, *_PROGRESS_FORMAT, {"settings": settings, **done})
+    return done
 
 
 class _Writer:
@@ -182,7 +209,8 @@ class _Writer:
             about: dict[str, Any] = {"name": name}
             if batch.scenes is not None:
                 about["scene"] = batch.scenes[row]
-            line = json.dumps(about, ensure_ascii=False).encode() + b"\n"
+            # Of a file name that is not UTF-8, the odd bytes become JSON's \u escapes.
+            line = json.dumps(about, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
             lines.write(line)
             self.offsets.append(self.offsets[-1] + len(line))
 
@@ -192,8 +220,7 @@ class _Writer:
         sizes = {name: file.tell() for name, file in self._files.items()}
         write_json(
             self._work / _PROGRESS,
-            "packing",
-            1,
+            *_PROGRESS_FORMAT,
             {
                 "settings": settings,
                 "position": position,

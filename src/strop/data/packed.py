@@ -17,7 +17,7 @@ from torch import Tensor
 
 from strop.data.layout import found
 from strop.data.record import Batch, Record
-from strop.errors import DataError, FormatError
+from strop.errors import DataError
 from strop.files import PathLike, read_json
 
 KIND, VERSION = "packed", 1
@@ -54,15 +54,15 @@ class PackedDataset:
                 f"{root} is not a packed dataset: it has no {META} ({found(root)}).{unfinished}",
                 "Make one with `strop data pack SPEC --out DIR`.",
             )
+        meta = read_json(root / META, KIND, VERSION)
         try:
-            meta = read_json(root / META, KIND, VERSION)
             self.name: str = meta["name"]
             self.size: int = meta["size"]
             self.classes = tuple(meta["classes"])
             self.label_names = tuple(meta["label_names"])
             self.fit: str = meta["fit"]
             parts, self._count = meta["parts"], int(meta["count"])
-        except (FormatError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{root / META} is damaged ({error}).", "Pack it again.") from error
         self._root = root
         self._arrays = {part: self._map(part) for part in parts}

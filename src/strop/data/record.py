@@ -79,9 +79,10 @@ class Batch:
 class Dataset(Protocol):
     """A finite, ordered, random-access collection of records.
 
-    Two more are used where they are there. `problems: tuple[str, ...]` names damage that could be
+    Three more are used where they are there. `problems: tuple[str, ...]` names damage that could be
     read around (a shard cut in the middle). `records(indices) -> list[Record]` gives several
-    records at once, for datasets that make them faster together.
+    records at once, for datasets that make them faster together. `fit: str | None` is how records
+    were made square, where that has been done for good.
     """
 
     name: str

@@ -34,6 +34,7 @@ class BatchSubset(Subset):
     def __init__(self, dataset: BatchDataset, indices: Sequence[int]) -> None:
         super().__init__(dataset, indices)
         self.size = dataset.size
+        self.fit: str | None = getattr(dataset, "fit", None)
         self._whole = dataset
 
     def batch(self, indices: Sequence[int]) -> Batch:
