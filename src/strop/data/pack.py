@@ -121,7 +121,7 @@ def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
     if work.exists() and (not work.is_dir() or any(work.iterdir())):
         if not progress.is_file():
             raise DataError(
-                f"{work} exists already ({found(work)}) and has no {_PROGRESS}: no packing left it.",
+                f"{work} exists already ({found(work)}), but has no {_PROGRESS} of ours.",
                 "The work is done in that folder: move it away, or choose another output.",
             )
         done = read_json(progress, *_PROGRESS_FORMAT)
