@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strop.data import Dataset, open_dataset, parse_spec
+from strop.data.spec import Spec
 from strop.errors import DataError
 
 
@@ -34,6 +37,36 @@ def test_a_bare_path_is_a_folder() -> None:
 )
 def test_paths_keep_their_marks(text: str, path: str) -> None:
     assert parse_spec(text).path == path
+
+
+@pytest.mark.parametrize(
+    "text", ["./x?b=c", "./x?", "folder:/x ?", "voc:/x?split=a+b", "/a%20b", "voc:/x?masks=\udce9"]
+)
+def test_odd_specs_come_back(text: str) -> None:
+    spec = parse_spec(text)
+    assert parse_spec(str(spec)) == spec
+
+
+def test_a_plus_is_a_plus() -> None:
+    spec = parse_spec("voc:/a+b?masks=/c+d%20e%26f")
+    assert (spec.path, spec.parameters["masks"]) == ("/a+b", "/c+d e&f")
+
+
+@given(path=st.text(min_size=1), masks=st.none() | st.text(), limit=st.none() | st.integers(0))
+def test_every_spec_comes_back(path: str, masks: str | None, limit: int | None) -> None:
+    given = {"masks": masks, "limit": limit}
+    spec = Spec("voc", path, {key: value for key, value in given.items() if value is not None})
+    assert parse_spec(str(spec)) == spec
+
+
+@given(text=st.text("ab:/?=&%+ 1"))
+def test_every_text_that_parses_comes_back(text: str) -> None:
+    for start in ("", "voc:/", "shards:/", "folder:./"):
+        try:
+            spec = parse_spec(start + text)
+        except DataError:
+            continue
+        assert parse_spec(str(spec)) == spec
 
 
 @pytest.mark.parametrize(

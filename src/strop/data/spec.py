@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import quote, unquote
 
 from strop.data.ade20k import ade20k
 from strop.data.cityscapes import cityscapes
@@ -23,7 +22,7 @@ from strop.data.record import Dataset
 from strop.data.shards import shards
 from strop.data.subset import subset
 from strop.data.voc import voc
-from strop.errors import DataError
+from strop.errors import DataError, did_you_mean
 
 
 def _scenes(**parameters: Any) -> Dataset:
@@ -59,19 +58,25 @@ KINDS: dict[str, Kind] = {
 }
 
 _COMMON = {"skip": int, "limit": int}
+_PLAIN = "/:,+@"  # what values hold besides letters and digits that needs no quoting
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A spec string, parsed and checked; `str()` gives the string back."""
+    """A spec string, parsed and checked; `str()` gives a string that parses to it."""
 
     kind: str
     path: str
     parameters: Mapping[str, str | int]
 
     def __str__(self) -> str:
-        query = "&".join(f"{key}={value}" for key, value in self.parameters.items())
-        return f"{self.kind}:{self.path}" + (f"?{query}" if query else "")
+        query = "&".join(
+            f"{key}={quote(str(value), safe=_PLAIN, errors='surrogateescape')}"
+            for key, value in self.parameters.items()
+        )
+        # Without a query, an empty one keeps a path's own question marks and last blanks its own.
+        marked = query or _has_query(self.path) or self.path != self.path.rstrip()
+        return f"{self.kind}:{self.path}" + (f"?{query}" if marked else "")
 
 
 def parse_spec(text: str) -> Spec:
@@ -90,9 +95,9 @@ def parse_spec(text: str) -> Spec:
         return Spec("folder", text, {})
     if kind not in KINDS:
         raise DataError(
-            f"There is no kind of data {kind!r}.{_did_you_mean(kind, KINDS)}",
-            f"A spec is KIND:PATH?KEY=VALUE, and KIND one of {', '.join(KINDS)}; "
-            "or it is the path of a folder of images.",
+            f"There is no kind of data {kind!r}.",
+            f"{did_you_mean(kind, KINDS)}A spec is KIND:PATH?KEY=VALUE, and KIND one of "
+            f"{', '.join(KINDS)}; or it is the path of a folder of images.",
         )
     path, _, query = rest.rpartition("?") if _has_query(rest) else (rest, "", "")
     if KINDS[kind].has_path and not path:
@@ -129,11 +134,13 @@ def _has_query(rest: str) -> bool:
 def _parameters(kind: str, query: str) -> dict[str, str | int]:
     types: Mapping[str, type] = {**KINDS[kind].parameters, **_COMMON}
     parameters: dict[str, str | int] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True):
+    # Not parse_qsl, which takes a plus for a blank: that is for forms, and paths may hold one.
+    for key, _, quoted in (part.partition("=") for part in query.split("&") if part):
+        value = unquote(quoted, errors="surrogateescape")
         if key not in types:
             raise DataError(
-                f"{kind!r} has no parameter {key!r}.{_did_you_mean(key, types)}",
-                f"It takes {', '.join(types)}.",
+                f"{kind!r} has no parameter {key!r}.",
+                f"{did_you_mean(key, types)}It takes {', '.join(types)}.",
             )
         if key in parameters:
             raise DataError(f"The parameter {key!r} is given twice.", "Give it once.")
@@ -146,8 +153,3 @@ def _parameters(kind: str, query: str) -> dict[str, str | int]:
         else:
             parameters[key] = value
     return parameters
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word.lower(), list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
