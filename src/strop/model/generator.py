@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.model.layers import FeedForward, initialise, join_heads, split_heads
+from strop.model.layers import AttentionLayer, initialise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,10 @@ class Generator(nn.Module):
         self.source_positions = nn.Parameter(torch.empty(locations, config.width))
         self.queries = nn.Parameter(torch.empty(length, config.width))
         self.prefix_positions = nn.Parameter(torch.empty(length, config.width))
-        self.layers = nn.ModuleList(GeneratorLayer(config) for _ in range(config.depth))
+        self.layers = nn.ModuleList(
+            GeneratorLayer(config.width, config.heads, config.feedforward)
+            for _ in range(config.depth)
+        )
         self.norm_out = nn.LayerNorm(config.width)
         self.register_buffer("visible", query_visibility(locations, length), persistent=False)
         self.visible: Tensor
@@ -58,7 +61,7 @@ class Generator(nn.Module):
         return self.norm_out(last.queries_only(x, self.visible))
 
 
-class GeneratorLayer(nn.Module):
+class GeneratorLayer(AttentionLayer):
     """Pre-norm attention and feed-forward over `[sources; queries]`.
 
     Attention is two calls instead of one big mask: sources over sources, which needs no mask, and
@@ -66,38 +69,24 @@ class GeneratorLayer(nn.Module):
     a query, and no later query can leak into an earlier one through the sources.
     """
 
-    def __init__(self, config: GeneratorConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.norm_attention = nn.LayerNorm(config.width)
-        self.q = nn.Linear(config.width, config.width)
-        self.kv = nn.Linear(config.width, 2 * config.width)
-        self.out = nn.Linear(config.width, config.width)
-        self.norm_feedforward = nn.LayerNorm(config.width)
-        self.feedforward = FeedForward(config.width, config.feedforward)
-
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         """`(B, S + K, d)` to the same; `visible` is `query_visibility(S, K)`."""
-        normed = self.norm_attention(x)
-        q = split_heads(self.q(normed), self.heads)
-        k, v = (split_heads(part, self.heads) for part in self.kv(normed).chunk(2, dim=-1))
         sources = x.shape[1] - len(visible)
+        normed = self.norm_attention(x)
+        q, (k, v) = self.queries(normed), self.keys_and_values(normed)
         over_sources = F.scaled_dot_product_attention(
             q[:, :, :sources], k[:, :, :sources], v[:, :, :sources]
         )
         over_all = F.scaled_dot_product_attention(q[:, :, sources:], k, v, attn_mask=visible)
-        x = x + self.out(torch.cat([join_heads(over_sources), join_heads(over_all)], dim=1))
-        return x + self.feedforward(self.norm_feedforward(x))
+        return self.conclude(x, over_sources, over_all)
 
     def queries_only(self, x: Tensor, visible: Tensor) -> Tensor:
         """What `forward` gives for the queries, `(B, K, d)`, without computing the rest."""
         sources = x.shape[1] - len(visible)
         normed = self.norm_attention(x)
-        q = split_heads(self.q(normed[:, sources:]), self.heads)
-        k, v = (split_heads(part, self.heads) for part in self.kv(normed).chunk(2, dim=-1))
+        q, (k, v) = self.queries(normed[:, sources:]), self.keys_and_values(normed)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-        queries = x[:, sources:] + self.out(join_heads(attended))
-        return queries + self.feedforward(self.norm_feedforward(queries))
+        return self.conclude(x[:, sources:], attended)
 
 
 def query_visibility(locations: int, length: int) -> Tensor:

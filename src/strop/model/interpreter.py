@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.model.layers import FeedForward, initialise, join_heads, split_heads
+from strop.model.layers import AttentionLayer, initialise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,10 @@ class Interpreter(nn.Module):
         self.embed = nn.Linear(code_width, config.width)
         self.prefix_positions = nn.Parameter(torch.empty(length, config.width))
         self.grid = nn.Parameter(torch.empty(locations, config.width))
-        self.layers = nn.ModuleList(InterpreterLayer(config) for _ in range(config.depth))
+        self.layers = nn.ModuleList(
+            InterpreterLayer(config.width, config.heads, config.feedforward)
+            for _ in range(config.depth)
+        )
         self.norm_out = nn.LayerNorm(config.width)
         self.project = nn.Linear(config.width, field_width)
 
@@ -78,28 +81,15 @@ class Interpreter(nn.Module):
         return self.project(self.norm_out(x[:, :locations]))
 
 
-class InterpreterLayer(nn.Module):
-    """Pre-norm attention to a memory (or, without one, to itself), then feed-forward."""
-
-    def __init__(self, config: InterpreterConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.norm_attention = nn.LayerNorm(config.width)
-        self.q = nn.Linear(config.width, config.width)
-        self.kv = nn.Linear(config.width, 2 * config.width)
-        self.out = nn.Linear(config.width, config.width)
-        self.norm_feedforward = nn.LayerNorm(config.width)
-        self.feedforward = FeedForward(config.width, config.feedforward)
+class InterpreterLayer(AttentionLayer):
+    """Attention to a memory, which is not normed, or, without one, to itself."""
 
     def forward(self, x: Tensor, memory: Tensor | None, visible: Tensor) -> Tensor:
         """`x` `(B, N, d)` reads `memory` `(B, L, d)` where `visible` `(B, 1, 1, L)` allows."""
         normed = self.norm_attention(x)
-        q = split_heads(self.q(normed), self.heads)
-        source = normed if memory is None else memory
-        k, v = (split_heads(part, self.heads) for part in self.kv(source).chunk(2, dim=-1))
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-        x = x + self.out(join_heads(attended))
-        return x + self.feedforward(self.norm_feedforward(x))
+        k, v = self.keys_and_values(normed if memory is None else memory)
+        attended = F.scaled_dot_product_attention(self.queries(normed), k, v, attn_mask=visible)
+        return self.conclude(x, attended)
 
 
 def prefix_mask(lengths: Tensor, length: int) -> Tensor:

@@ -1,25 +1,48 @@
-"""The two pieces that generator and interpreter share."""
+"""What the layers of generator and interpreter share."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
-class FeedForward(nn.Sequential):
-    """Position-wise `width -> hidden -> width` with GELU."""
+class AttentionLayer(nn.Module):
+    """The parts of a pre-norm layer: one attention, one feed-forward. Who attends to what is the
+    business of the classes that derive from it."""
 
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+    def __init__(self, width: int, heads: int, feedforward: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_attention = nn.LayerNorm(width)
+        self.q = nn.Linear(width, width)
+        self.kv = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+        self.norm_feedforward = nn.LayerNorm(width)
+        self.feedforward = nn.Sequential(
+            nn.Linear(width, feedforward), nn.GELU(), nn.Linear(feedforward, width)
+        )
 
+    def queries(self, x: Tensor) -> Tensor:
+        """`(B, N, d)` to queries `(B, heads, N, d / heads)`."""
+        return self._split(self.q(x))
 
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """`(B, N, d)` to `(B, heads, N, d / heads)`, as a view."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`(B, N, d)` to keys and values, each `(B, heads, N, d / heads)`."""
+        keys, values = self.kv(x).chunk(2, dim=-1)
+        return self._split(keys), self._split(values)
 
+    def conclude(self, x: Tensor, *attended: Tensor) -> Tensor:
+        """Add to x `(B, N, d)` what was attended, and feed forward.
 
-def join_heads(x: Tensor) -> Tensor:
-    """`(B, heads, N, d / heads)` back to `(B, N, d)`."""
-    return x.transpose(1, 2).flatten(2)
+        `attended` are consecutive parts of N, each `(B, heads, n, d / heads)`.
+        """
+        # Heads are joined first: that is a view, and leaves at most one copy.
+        joined = [part.transpose(1, 2).flatten(2) for part in attended]
+        x = x + self.out(joined[0] if len(joined) == 1 else torch.cat(joined, dim=1))
+        return x + self.feedforward(self.norm_feedforward(x))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 def initialise(module: nn.Module) -> None:
