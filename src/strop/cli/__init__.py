@@ -6,10 +6,11 @@ import sys
 from typing import Annotated
 
 import typer
+from safetensors import SafetensorError
 
 import strop
 from strop.cli import codes, data, demo, info, train
-from strop.cli.console import err
+from strop.cli.console import complain
 from strop.errors import StropError
 
 app = typer.Typer(
@@ -51,5 +52,15 @@ def main() -> None:
     try:
         app()
     except StropError as error:
-        err.print(f"[bold red]error[/bold red] {error}", highlight=False, soft_wrap=True)
+        complain("error", error)
         sys.exit(1)
+    except (OSError, SafetensorError) as error:  # a full disk is either, by who was writing
+        complain("error", _told(error))
+        sys.exit(1)
+
+
+def _told(error: Exception) -> str:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    where = getattr(error, "filename", None)
+    what = f"{where} could not be read or written" if where else "A file could not be used"
+    return f"{what} ({reason}). Check the path, its permissions and the space on the disk."

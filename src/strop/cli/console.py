@@ -1,10 +1,12 @@
-"""What the commands share: where they print, how they show progress, how they find images."""
+"""What the commands share: how they print, show progress, find images and check options."""
 
 from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,14 +24,27 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from strop.errors import ConfigError, DataError, ProgramError
+from strop.data.layout import list_files
+from strop.errors import ConfigError, DataError, ModelError, ProgramError
 from strop.images import SUFFIXES
+from strop.model.checkpoint import load
+from strop.model.teacher import BUNDLED
+from strop.model.tokenizer import Tokenizer
 
-out = Console()
-err = Console(stderr=True)  # progress and complaints, so that output can be piped
+# What is printed is mostly paths and messages: `a[b].png` is a name there, not markup.
+out = Console(markup=False, emoji=False, highlight=False)
+# Progress and complaints go elsewhere, so that output can be piped.
+err = Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+DEFAULT_MODEL = "photos"
 
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="Bundled name, folder or hub id of the model.")
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help=f"Bundled name, folder or hub id of the model; {DEFAULT_MODEL} if none is given.",
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -56,9 +71,37 @@ def progress() -> Progress:
     )
 
 
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar as a function of (done, total)."""
+    with progress() as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def say(text: str) -> None:
+    """A line on stderr, never broken inside a path."""
+    err.print(text, soft_wrap=True)
+
+
+def complain(label: str, problem: object) -> None:
+    """A problem on stderr, with what it means for the command in red before it."""
+    err.print(Text.assemble((label, "bold red"), f" {problem}"), soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """JSON on stdout, without colours or wrapping."""
     typer.echo(json.dumps(value, indent=2))
+
+
+def load_model(name: str | None, device: str | None) -> Tokenizer:
+    """The model that --model names on the device that --device names."""
+    if name is None and not (BUNDLED / DEFAULT_MODEL / "config.json").is_file():
+        raise ModelError(
+            "No model was given, and none is bundled with this installation.",
+            "Give one with -m, such as demo/model, the folder that `strop demo` leaves.",
+        )
+    return load(BUNDLED / DEFAULT_MODEL if name is None else name, device=check_device(device))
 
 
 def check_device(device: str | None) -> str | None:
@@ -66,12 +109,45 @@ def check_device(device: str | None) -> str | None:
     if device is None:
         return None
     try:
-        kind = torch.device(device).type
+        wanted = torch.device(device)
     except RuntimeError as error:
         raise ConfigError(f"There is no device {device!r}.", "Give cpu or cuda.") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("There is no GPU that torch can use here.", "Use --device cpu.")
+    if wanted.type not in ("cpu", "cuda"):  # torch knows more, but strop is not tested on them
+        raise ConfigError(f"strop does not run on {device!r}.", "Give cpu or cuda.")
+    if wanted.type == "cuda":
+        count = torch.cuda.device_count()
+        if not count:
+            raise ConfigError("There is no GPU that torch can use here.", "Use --device cpu.")
+        if (wanted.index or 0) >= count:
+            raise ConfigError(
+                f"There is no {device}: torch sees {count} GPU{'s' if count > 1 else ''} here.",
+                "Give cuda, or a number from cuda:0 on.",
+            )
     return device
+
+
+def choose_device(device: str | None) -> str:
+    """`device` if it was given and exists; else a GPU if there is one."""
+    return check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def check_writable(output: Path, *, folder: bool = False) -> None:
+    """Refuse an output that could not be written, before the work; nothing is created."""
+    if output.exists() and output.is_dir() != folder:
+        raise DataError(
+            f"{output} is a {'file' if output.is_file() else 'folder'}.",
+            f"Name a {'folder' if folder else 'file'}.",
+        )
+    above = output if folder else output.parent
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        raise DataError(f"{output} cannot be written: {above} is a file.", "Name another place.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise DataError(
+            f"{output} cannot be written: {above} is not writable.",
+            "Name another place, or change its permissions.",
+        )
 
 
 def parse_length(text: str | None) -> int | Literal["max"] | None:
@@ -91,18 +167,19 @@ def find_images(patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         path = Path(pattern).expanduser()
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+            inside = list_files(path)
             if not inside:
                 raise DataError(
                     f"The folder {pattern} holds no images.",
                     f"Looked for {', '.join(sorted(SUFFIXES))}.",
                 )
-            found += map(str, inside)
+            found += [str(path / name) for name in inside]
         elif path.exists() or not glob.has_magic(pattern):
             found.append(str(path))  # a missing file is reported when it is read
         else:
-            matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
-            if not matches:
-                raise DataError(f"Nothing matches {pattern}.", "Check the pattern.")
-            found += [match for match in matches if Path(match).is_file()]
+            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 (may be absolute)
+            files = sorted(match for match in matches if Path(match).is_file())
+            if not files:
+                raise DataError(f"No file matches {pattern}.", "Check the pattern.")
+            found += files
     return list(dict.fromkeys(found))
