@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,44 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
-from strop import Program, Tokenizer, cli
+import strop
+from strop import Program, Tokenizer
+from strop.cli import console
 from strop.images import save_image
-from strop.training.preset import load_preset
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Call the command line: exit status, stdout, stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["strop", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capfd.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return call
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("model")
-    Tokenizer(load_preset("strop-nano").model).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures")
-    torch.manual_seed(1)
-    for number in range(3):
-        save_image(folder / "inner" / f"{number}.png", torch.rand(3, 40, 60))
-    return folder
 
 
 def test_encode_finds_folders_files_and_globs(
@@ -79,11 +49,27 @@ def test_parquet_and_json_lines_agree(
 def test_encode_does_what_the_library_does(
     run: Run, model: Path, pictures: Path, tmp_path: Path
 ) -> None:
-    import strop
-
     run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl", "--length", "5")
     paths = [str(pictures / "inner" / f"{n}.png") for n in range(3)]
     assert Program.load(tmp_path / "a.jsonl") == strop.load(model).encode(paths, length=5)
+
+
+def test_a_mean_length_is_met_as_the_library_meets_it(
+    run: Run, tokenizer: Tokenizer, images: Tensor, tmp_path: Path
+) -> None:
+    tokenizer.save_pretrained(tmp_path / "model")
+    for number, image in enumerate(images):
+        save_image(tmp_path / "in" / f"{number}.png", image)
+    paths = [str(tmp_path / "in" / f"{number}.png") for number in range(len(images))]
+    for mean in (2.5, 6, 9.25):
+        target = tmp_path / "a.jsonl"
+        options = ("-m", tmp_path / "model", "-o", target, "--mean-length", mean, "--batch", 4)
+        assert run("encode", tmp_path / "in", *options)[0] == 0
+        program = Program.load(target)
+        assert program == strop.load(tmp_path / "model", device="cpu").encode(
+            paths, mean_length=mean
+        )
+        assert len(set(program.lengths.tolist())) > 1
 
 
 def test_rates(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
@@ -117,6 +103,126 @@ def test_json_on_stdout(run: Run, model: Path, pictures: Path) -> None:
     assert status == 0
     assert told["images"] == len(told["programs"]) == 3
     assert all(len(row["codes"]) == row["length"] for row in told["programs"])
+    assert told["skipped"] == []
+
+
+def test_json_names_what_was_skipped(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
+    missing, target = str(tmp_path / "missing.png"), tmp_path / "a.parquet"
+    status, out, _ = run("encode", pictures, missing, "-m", model, "-o", target, "--json")
+    told = json.loads(out)
+    assert (status, told["images"], told["output"]) == (1, 3, str(target))
+    assert [skipped["name"] for skipped in told["skipped"]] == [missing]
+    assert missing in told["skipped"][0]["reason"]
+
+    status, out, _ = run("encode", missing, "-m", model, "--json")
+    told = json.loads(out)
+    assert (status, told["images"], told["mean_length"], told["programs"]) == (1, 0, None, [])
+    assert len(told["skipped"]) == 1
+
+
+def test_interpret_and_decode_print_json(
+    run: Run, model: Path, pictures: Path, tmp_path: Path
+) -> None:
+    programs, field, seen = (tmp_path / name for name in ("a.jsonl", "f.safetensors", "seen"))
+    run("encode", pictures, "-m", model, "-o", programs)
+    _, out, _ = run("interpret", programs, "-m", model, "-o", field, "--json")
+    told = json.loads(out)
+    assert (told["programs"], told["output"]) == (3, str(field))
+    with safe_open(field, "pt") as file:
+        assert told["field"] == list(file.get_tensor("field").shape)
+    _, out, _ = run("decode", programs, "-m", model, "-o", seen, "--json")
+    assert json.loads(out) == {"pictures": 3, "output": str(seen)}
+
+
+def test_names_with_brackets_are_printed_as_they_are(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good, broken = "img[b].png", "x[/b].png"
+    save_image(tmp_path / good, torch.rand(3, 20, 20))
+    (tmp_path / "x[").mkdir()
+    (tmp_path / broken).write_bytes(b"no image")
+    status, out, err = run("encode", good, broken, "-m", model)
+    assert status == 1
+    assert good in out
+    assert f"skipped {broken}" in err
+    status, _, err = run("encode", good, "-m", model, "-o", "x[/a.jsonl")
+    assert (status, "to x[/a.jsonl:" in err) == (0, True)
+    status, _, err = run("decode", "x[/a.jsonl", "-m", model, "-o", "x[/[red]:smile:")
+    assert (status, "to x[/[red]:smile:" in err) == (0, True)
+    assert (tmp_path / "x[/[red]:smile:/0-img[b].png").is_file()
+    status, _, err = run("decode", "x[/b].jsonl", "-m", model, "-o", "d")
+    assert (status, "x[/b].jsonl" in err) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["encode", "interpret", "decode"])
+def test_without_a_bundled_model_one_must_be_given(
+    command: str, run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(console, "BUNDLED", tmp_path)
+    run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl")
+    source = pictures if command == "encode" else tmp_path / "a.jsonl"
+    target = {"encode": "b.jsonl", "interpret": "f.safetensors", "decode": "seen"}[command]
+    status, _, err = run(command, source, "-o", tmp_path / target)
+    assert status == 1
+    assert "none is bundled" in err
+    assert "-m" in err
+    shutil.copytree(model, tmp_path / "photos")
+    assert run(command, source, "-o", tmp_path / target)[0] == 0
+    assert (tmp_path / target).exists()
+
+
+def test_decode_holds_one_batch_of_fields_at_a_time(
+    run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
+) -> None:
+    run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl")
+    calls = []
+
+    def watched(verb: str) -> Callable[..., Tensor]:
+        original = getattr(Tokenizer, verb)
+
+        def call(*args: object, **options: object) -> Tensor:
+            calls.append(verb)
+            return original(*args, **options)
+
+        return call
+
+    for verb in ("interpret", "decode"):
+        monkeypatch.setattr(Tokenizer, verb, watched(verb))
+    options = ("-m", model, "-o", tmp_path / "seen", "--batch", 2)
+    assert run("decode", tmp_path / "a.jsonl", *options)[0] == 0
+    assert calls == ["interpret", "decode"] * 2
+
+
+@pytest.mark.parametrize("place", ["a-file/a.jsonl", "a-file/deeper/a.jsonl", "folder.jsonl"])
+def test_an_output_that_cannot_be_is_told_before_the_work(
+    place: str, run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    (tmp_path / "folder.jsonl").mkdir()
+    monkeypatch.setattr(Tokenizer, "encode", _not_reached)
+    status, _, err = run("encode", pictures, "-m", model, "-o", tmp_path / place)
+    assert status == 1
+    assert str(tmp_path / place) in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_that_is_not_writable_is_told_before_the_work(
+    run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
+) -> None:
+    # Asked of the system rather than arranged: root may write everywhere.
+    monkeypatch.setattr(console.os, "access", lambda path, mode: Path(path) != tmp_path)
+    monkeypatch.setattr(Tokenizer, "encode", _not_reached)
+    status, _, err = run("encode", pictures, "-m", model, "-o", tmp_path / "new" / "a.jsonl")
+    assert (status, f"{tmp_path} is not writable" in err) == (1, True)
+
+
+def test_folders_are_searched_as_datasets_are(run: Run, model: Path, tmp_path: Path) -> None:
+    for name in ("a.png", ".hidden.png", ".cache/b.png", "__MACOSX/._a.png", "deep/c.png"):
+        save_image(tmp_path / name, torch.rand(3, 20, 20))
+    _, out, _ = run("encode", tmp_path, "-m", model, "--json")
+    names = [row["name"] for row in json.loads(out)["programs"]]
+    assert names == [str(tmp_path / "a.png"), str(tmp_path / "deep/c.png")]
 
 
 def test_table_on_stdout(run: Run, model: Path, pictures: Path) -> None:
@@ -126,8 +232,6 @@ def test_table_on_stdout(run: Run, model: Path, pictures: Path) -> None:
 
 
 def test_interpret_writes_the_field(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
-    import strop
-
     run("encode", pictures, "-m", model, "-o", tmp_path / "a.parquet")
     target = tmp_path / "field.safetensors"
     assert run("interpret", tmp_path / "a.parquet", "-m", model, "-o", target)[0] == 0
@@ -157,14 +261,17 @@ def test_decode_writes_one_picture_each(
         (["encode", "x.png", "--length", "0"], "[1, 16]"),
         (["encode", "x.png", "--length", "17"], "[1, 16]"),
         (["encode", "x.png", "--length", "long"], "'long'"),
+        (["encode", "x.png", "--mean-length", "0.5"], "[1, 16]"),
+        (["encode", "missing.png", "--mean-length", "17"], "[1, 16]"),
         (["encode", "x.png", "--length", "3", "--mean-length", "4"], "at most one"),
         (["encode", "x.png", "-o", "a.csv"], ".parquet or .jsonl"),
         (["encode", "x.png", "--device", "tpu9"], "tpu9"),
+        (["encode", "x.png", "--device", "meta"], "cpu or cuda"),
         (["encode", "nothing*.png"], "nothing*.png"),
         (["interpret", "missing.parquet", "-o", "f.safetensors"], "missing.parquet"),
         (["interpret", "missing.parquet", "-o", "f.npy"], ".safetensors"),
         (["decode", "missing.parquet", "-o", "d"], "missing.parquet"),
-        (["info", "strop-s-dinov3-z"], "strop-s-dinov3-s"),
+        (["info", "strop-s-dinov3-z"], "Did you mean 'strop-s-dinov3-"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_sentence(
@@ -187,3 +294,7 @@ def test_what_cannot_be_is_told_in_a_sentence(
     assert told in err
     assert "Traceback" not in err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def _not_reached(*_args: object, **_options: object) -> None:
+    raise AssertionError("the work had begun")

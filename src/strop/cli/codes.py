@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -17,19 +18,20 @@ from strop.cli.console import (
     Device,
     Json,
     Model,
-    check_device,
-    err,
+    check_writable,
+    complain,
+    counting,
     find_images,
+    load_model,
     out,
     parse_length,
     print_json,
-    progress,
+    say,
 )
-from strop.errors import DataError, FormatError, ImageError, ProgramError
+from strop.errors import FormatError, ImageError, ProgramError
 from strop.files import atomic_path, format_tag
 from strop.images import fit_square, read_image, save_image
-from strop.model.checkpoint import load
-from strop.model.rate import lengths_for_mean
+from strop.model.rate import check_mean_length, lengths_for_mean
 from strop.model.tokenizer import Tokenizer
 from strop.program import SUFFIXES, Program
 
@@ -43,7 +45,7 @@ def encode(
         Path | None,
         typer.Option("--output", "-o", help=f"Where to: {' or '.join(SUFFIXES)}."),
     ] = None,
-    model: Model = "photos",
+    model: Model = None,
     length: Annotated[
         str | None, typer.Option(help='Force this length for all images, or "max" for all K.')
     ] = None,
@@ -70,40 +72,52 @@ def encode(
         raise FormatError(
             f"Programs are not kept in {output.name}.", f"Name it {' or '.join(SUFFIXES)}."
         )
+    if output is not None:
+        check_writable(output)
     forced = parse_length(length)
     paths = find_images(images)
-    tokenizer = load(model, device=check_device(device))
+    tokenizer = load_model(model, device)
+    if mean_length is not None:
+        check_mean_length(mean_length, tokenizer.config.max_length)
+    # `encode` returns whole lengths; a mean over all images is met from the real-valued ones.
+    predicted: list[Tensor] = []
+    tokenizer.register_forward_hook(lambda _model, _images, made: predicted.append(made[1].cpu()))
     done: list[Program] = []
-    broken: list[ImageError] = []
-    with progress() as bar:
-        task = bar.add_task("encoding", total=len(paths))
+    broken: dict[str, ImageError] = {}
+    with counting("encoding") as count:
         for start in range(0, len(paths), batch):
-            names, squares = _read(tokenizer, paths[start : start + batch], broken)
+            part = paths[start : start + batch]
+            names, squares = _read(tokenizer, part, broken)
             if names:
                 program = tokenizer.encode(
                     torch.stack(squares), length=forced, tolerance=tolerance, batch=batch
                 )
                 done.append(program.named(names).to("cpu"))
-            bar.advance(task, len(paths[start : start + batch]))
-    if done:
-        program = Program.cat(done)
-        if mean_length is not None:
-            wanted = lengths_for_mean(program.lengths, mean_length, program.capacity)
-            program = program.with_lengths(wanted)
-        _show(program, output, as_json)
-    for problem in broken:
-        err.print(f"[red]skipped[/red] {problem}", highlight=False, soft_wrap=True)
+            count(start + len(part), len(paths))
+    written = Program.cat(done) if done else None
+    if written is not None and mean_length is not None:
+        wanted = lengths_for_mean(torch.cat(predicted), mean_length, written.capacity)
+        written = written.with_lengths(wanted)
+    if written is not None and output is not None:
+        written.save(output)
+    if as_json:
+        print_json(_summary(written, output, broken))
+    elif written is not None:
+        _show(written, output)
+    for problem in broken.values():
+        complain("skipped", problem)
     if broken:
-        err.print(f"{len(broken)} of {len(paths)} images could not be read.")
+        say(f"{len(broken)} of {len(paths)} images could not be read.")
         raise typer.Exit(1)
 
 
 def interpret(
     programs: Programs,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to: .safetensors.")],
-    model: Model = "photos",
+    model: Model = None,
     batch: Batch = 256,
     device: Device = None,
+    as_json: Json = False,
 ) -> None:
     """Turn programs back into the teacher's patch field.
 
@@ -111,9 +125,11 @@ def interpret(
     """
     if output.suffix.lower() != ".safetensors":
         raise FormatError(f"Fields are not kept in {output.name}.", "Name it .safetensors.")
+    check_writable(output)
     program = Program.load(programs)
-    tokenizer = load(model, device=check_device(device))
-    field = torch.cat(_interpreted(tokenizer, program, batch))
+    tokenizer = load_model(model, device)
+    with counting("interpreting") as count:
+        field = torch.cat([part.cpu() for part in _interpreted(tokenizer, program, batch, count)])
     about = {
         "format": format_tag("field", FIELD_FORMAT),
         "model": program.model,
@@ -121,33 +137,40 @@ def interpret(
     }
     with atomic_path(output) as temporary:
         save_file({"field": field.contiguous()}, temporary, metadata=about)
-    err.print(f"Wrote {tuple(field.shape)} to {output}", highlight=False)
+    if as_json:
+        print_json({"programs": len(program), "field": list(field.shape), "output": str(output)})
+    else:
+        say(f"Wrote {tuple(field.shape)} to {output}")
 
 
 def decode(
     programs: Programs,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the pictures.")],
-    model: Model = "photos",
+    model: Model = None,
     batch: Batch = 64,
     device: Device = None,
+    as_json: Json = False,
 ) -> None:
     """Turn programs into pictures to look at, one PNG each."""
+    check_writable(output, folder=True)
     program = Program.load(programs)
-    tokenizer = load(model, device=check_device(device))
-    if output.exists() and not output.is_dir():
-        raise DataError(f"{output} is a file.", "Name a folder for the pictures.")
+    tokenizer = load_model(model, device)
     width = len(str(len(program) - 1))
     number = 0
-    for field in _interpreted(tokenizer, program, batch):
-        for picture in tokenizer.decode(field):
-            stem = Path(program.names[number]).stem if program.names else "program"
-            save_image(output / f"{number:0{width}d}-{stem}.png", picture)
-            number += 1
-    err.print(f"Wrote {number} pictures to {output}", highlight=False)
+    with counting("decoding") as count:
+        for field in _interpreted(tokenizer, program, batch, count):
+            for picture in tokenizer.decode(field, batch=batch):
+                stem = Path(program.names[number]).stem if program.names else "program"
+                save_image(output / f"{number:0{width}d}-{stem}.png", picture)
+                number += 1
+    if as_json:
+        print_json({"pictures": number, "output": str(output)})
+    else:
+        say(f"Wrote {number} pictures to {output}")
 
 
 def _read(
-    tokenizer: Tokenizer, paths: list[str], broken: list[ImageError]
+    tokenizer: Tokenizer, paths: list[str], broken: dict[str, ImageError]
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """The readable ones as squares of the model's size; the others' errors go to `broken`."""
     names, squares = [], []
@@ -155,44 +178,48 @@ def _read(
         try:
             image = read_image(path)
         except ImageError as error:
-            broken.append(error)
+            broken[path] = error
             continue
         names.append(path)
         squares.append(fit_square(image, tokenizer.config.image_size, tokenizer.config.fit))
     return tuple(names), squares
 
 
-def _interpreted(tokenizer: Tokenizer, program: Program, batch: int) -> list[Tensor]:
-    """Fields of a program, batch by batch, on the CPU, with a progress bar."""
-    fields = []
-    with progress() as bar:
-        task = bar.add_task("interpreting", total=len(program))
-        for start in range(0, len(program), batch):
-            part = program[start : start + batch]
-            fields.append(tokenizer.interpret(part).cpu())
-            bar.advance(task, len(part))
-    return fields
+def _interpreted(
+    tokenizer: Tokenizer, program: Program, batch: int, count: Callable[[int, int], None]
+) -> Iterator[Tensor]:
+    """Fields of a program, batch by batch; one is counted when the caller is done with it."""
+    for start in range(0, len(program), batch):
+        part = program[start : start + batch]
+        yield tokenizer.interpret(part, batch=batch)
+        count(start + len(part), len(program))
 
 
-def _show(program: Program, output: Path | None, as_json: bool) -> None:
+def _summary(
+    program: Program | None, output: Path | None, broken: dict[str, ImageError]
+) -> dict[str, Any]:
+    """What `encode --json` prints; without a program, every image was broken."""
+    rows = zip(program.names, program, strict=True) if program else ()
+    told = [{"name": name, "length": len(row), "codes": row.codes.tolist()} for name, row in rows]
+    skipped = [{"name": name, "reason": str(error)} for name, error in broken.items()]
+    return {
+        "images": len(told),
+        "mean_length": round(program.lengths.float().mean().item(), 3) if program else None,
+        **({"output": str(output) if program else None} if output else {"programs": told}),
+        "skipped": skipped,
+    }
+
+
+def _show(program: Program, output: Path | None) -> None:
     if output is not None:
-        program.save(output)
-    lengths = program.lengths.float()
-    if as_json:
-        summary = {"images": len(program), "mean_length": round(lengths.mean().item(), 3)}
-        rows = [
-            {"name": name, "length": len(row), "codes": row.codes.tolist()}
-            for name, row in zip(program.names, program, strict=True)
-        ]
-        print_json({**summary, "output": str(output)} if output else {**summary, "programs": rows})
-    elif output is not None:
-        err.print(
+        lengths = program.lengths.float()
+        say(
             f"Wrote {len(program)} programs to {output}: mean length {lengths.mean():.1f}, "
-            f"from {int(lengths.min())} to {int(lengths.max())}",
-            highlight=False,
+            f"from {int(lengths.min())} to {int(lengths.max())}"
         )
-    else:
-        table = Table("image", "length", "program", box=None)
-        for name, row in zip(program.names, program, strict=True):
-            table.add_row(name, str(len(row)), " ".join(map(str, row.codes.tolist())))
-        out.print(table)
+        return
+    # Where the line is short, codes are wrapped before a name is cut.
+    table = Table(Column("image", no_wrap=True), "length", "program", box=None)
+    for name, row in zip(program.names, program, strict=True):
+        table.add_row(name, str(len(row)), " ".join(map(str, row.codes.tolist())))
+    out.print(table)
