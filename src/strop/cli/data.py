@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 from rich.table import Table
 
-from strop.cli.console import Device, Json, check_device, err, out, print_json, progress
+from strop.cli.console import (
+    Device,
+    Json,
+    choose_device,
+    complain,
+    counting,
+    out,
+    print_json,
+    say,
+)
 from strop.data.check import CheckReport, check_dataset
 from strop.data.pack import pack_dataset
 from strop.data.scenes.write import write_scenes
@@ -32,16 +39,33 @@ def scenes(
     seed: Annotated[int, typer.Option(help="Other seeds, other scenes.")] = 0,
     split: Annotated[str, typer.Option(help="Name of the split, as in CLEVR's files.")] = "train",
     batch: Annotated[int, typer.Option(min=1, help="Scenes rendered together.")] = 32,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that render; 0 for none but this one.")
+    ] = 0,
     device: Device = None,
+    as_json: Json = False,
 ) -> None:
     """Render scenes and write them in CLEVR's layout, with masks and depth.
 
     Called again after an interruption, it goes on where it stopped.
     """
-    written = write_scenes(
-        folder, n, size, seed, split, batch_size=batch, device=check_device(device) or "cpu"
-    )
-    err.print(f"Wrote {n} scenes; their descriptions are in {written}", highlight=False)
+    chosen = choose_device(device)
+    with counting("rendering") as count:
+        written = write_scenes(
+            folder,
+            n,
+            size,
+            seed,
+            split,
+            batch_size=batch,
+            device=chosen,
+            workers=workers,
+            progress=count,
+        )
+    if as_json:
+        print_json({"scenes": n, "output": str(folder), "descriptions": str(written)})
+    else:
+        say(f"Wrote {n} scenes; their descriptions are in {written}")
 
 
 @app.command()
@@ -50,7 +74,7 @@ def check(spec: Spec, workers: Workers = 2, as_json: Json = False) -> None:
 
     The exit status is 1 if anything is broken.
     """
-    with _counting("checking") as count:
+    with counting("checking") as count:
         report = check_dataset(spec, workers, count)
     if as_json:
         print_json(report.as_dict())
@@ -67,42 +91,48 @@ def pack(
     size: Annotated[int, typer.Option(min=1, help="Pixels along a side.")] = 256,
     fit: Annotated[str, typer.Option(help="squash, or crop to the centre.")] = "squash",
     workers: Workers = 2,
+    as_json: Json = False,
 ) -> None:
     """Write a dataset as raw uint8, which loads without decoding: `packed:DIR` from then on."""
     if fit not in ("squash", "crop"):
         raise ConfigError(f"--fit is {fit!r}.", "Give squash or crop.")
-    with _counting("packing") as count:
+    with counting("packing") as count:
         report = pack_dataset(spec, folder, size, cast(Fit, fit), workers, count)
-    err.print(
-        f"Wrote {report.count} records of {report.size} px ({', '.join(report.parts)}) to "
-        f"{report.path}: {report.bytes / 2**20:,.0f} MiB",
-        highlight=False,
-    )
+    if as_json:
+        print_json(
+            {
+                "records": report.count,
+                "size": report.size,
+                "parts": list(report.parts),
+                "bytes": report.bytes,
+                "output": str(report.path),
+                "skipped": [
+                    {"index": index, "reason": reason} for index, reason in report.broken.items()
+                ],
+            }
+        )
+    else:
+        say(
+            f"Wrote {report.count} records of {report.size} px ({', '.join(report.parts)}) to "
+            f"{report.path}: {report.bytes / 2**20:,.0f} MiB"
+        )
     for problem in report.broken.values():
-        err.print(f"[red]skipped[/red] {problem}", highlight=False, soft_wrap=True)
+        complain("skipped", problem)
     if report.broken:
         raise typer.Exit(1)
 
 
-@contextmanager
-def _counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar as a function of (done, total)."""
-    with progress() as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 def _print_report(report: CheckReport) -> None:
-    out.print(f"{report.name}: {report.good} of {report.count} records are whole", highlight=False)
+    out.print(f"{report.name}: {report.good} of {report.count} records are whole")
     for (width, height), number in report.sizes.most_common(5):
-        out.print(f"  {width} x {height} px: {number}", highlight=False)
+        out.print(f"  {width} x {height} px: {number}")
     if report.parts.total():
         parts = ", ".join(f"{part} ({number})" for part, number in report.parts.items() if number)
-        out.print(f"  parts: {parts}", highlight=False)
+        out.print(f"  parts: {parts}")
     if report.depth:
-        out.print(f"  depth: {report.depth[0]:.2f} to {report.depth[1]:.2f} m", highlight=False)
+        out.print(f"  depth: {report.depth[0]:.2f} to {report.depth[1]:.2f} m")
     if report.void is not None:
-        out.print(f"  unlabelled pixels: {report.void:.1%}", highlight=False)
+        out.print(f"  unlabelled pixels: {report.void:.1%}")
     if report.labels or report.pixels:
         table = Table("class", "images", "pixels", box=None)
         for name in dict.fromkeys([*report.labels, *report.pixels]):
@@ -111,4 +141,4 @@ def _print_report(report: CheckReport) -> None:
             table.add_row(name, images, share)
         out.print(table)
     for problem in (*report.problems, *report.broken.values()):
-        err.print(f"[red]broken[/red] {problem}", highlight=False, soft_wrap=True)
+        complain("broken", problem)
