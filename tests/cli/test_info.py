@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from strop.cli import app
+from strop import Tokenizer
+from strop.cli import app, info
 from strop.cli.info import describe
+from strop.errors import TeacherError
 from strop.training.preset import preset_names
 
 PAPER = {  # preset: trainable and total parameters in millions, from the paper's Table "variants"
@@ -46,6 +49,24 @@ def test_every_preset_is_described_as_json(name: str) -> None:
     done = CliRunner().invoke(app, ["info", name, "--json"])
     facts = json.loads(done.stdout)
     assert facts["shapes"]["program"] == [facts["config"]["max_length"]]
+
+
+def test_a_model_is_described_without_its_teacher(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer.save_pretrained(tmp_path / "model[b]")
+
+    def unreachable(name: str) -> int:
+        raise TeacherError(f"The teacher {name} could not be fetched.", "Check the network.")
+
+    monkeypatch.setattr(info, "teacher_parameters", unreachable)
+    name = str(tmp_path / "model[b]")
+    facts = json.loads(CliRunner().invoke(app, ["info", name, "--json"]).stdout)
+    assert facts["total_parameters"] is None
+    assert facts["trainable_parameters"] == tokenizer.trainable_parameters
+    shown = CliRunner().invoke(app, ["info", name], env={"COLUMNS": "200"}).stdout
+    assert "unknown (teacher not here)" in shown
+    assert "model[b]" in shown
 
 
 def test_presets_are_listed() -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from strop.cli.console import Json, out, print_json
 from strop.config import to_dict
-from strop.errors import ModelError
+from strop.errors import ModelError, TeacherError, did_you_mean
 from strop.model.checkpoint import find_folder, load_folder
 from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer
@@ -35,7 +35,9 @@ def info(
     table = Table(title=name, show_header=False, box=None)
     million = 1e6
     table.add_row("trainable parameters", f"{facts['trainable_parameters'] / million:.2f} M")
-    table.add_row("with the teacher", f"{facts['total_parameters'] / million:.2f} M")
+    total = facts["total_parameters"]
+    told = "unknown (teacher not here)" if total is None else f"{total / million:.2f} M"
+    table.add_row("with the teacher", told)
     for what, shape in facts["shapes"].items():
         table.add_row(what, " x ".join(map(str, shape)))
     table.add_row("bits at full length", f"{facts['bits']:.0f}")
@@ -56,10 +58,14 @@ def describe(name: str) -> dict[str, Any]:
     config = tokenizer.config
     locations, width = config.grid**2, config.teacher.width
     trainable = tokenizer.trainable_parameters
+    try:
+        total = trainable + teacher_parameters(config.teacher.name)
+    except TeacherError:  # the rest can be told without it
+        total = None
     return {
         "name": name,
         "trainable_parameters": trainable,
-        "total_parameters": trainable + teacher_parameters(config.teacher.name),
+        "total_parameters": total,
         "shapes": {
             "image": [3, config.image_size, config.image_size],
             "field": [locations, width],
@@ -77,8 +83,10 @@ def _model_folder(name: str) -> Path:
     try:
         return find_folder(name)
     except ModelError as error:
+        presets = preset_names()
         raise ModelError(
-            error.problem, f"{error.remedy} Presets: {', '.join(preset_names())}."
+            error.problem,
+            f"{did_you_mean(name, presets)}{error.remedy} Presets: {', '.join(presets)}.",
         ) from error
 
 
