@@ -76,6 +76,14 @@ def test_train_resume_decoder(pictures: str, tmp_path: Path) -> None:
     assert json.loads(again)["finished"]
 
 
+def test_folders_with_brackets_are_printed_as_they_are(pictures: str, tmp_path: Path) -> None:
+    out = tmp_path / "run[b]"
+    options = ["--out", out, "--steps", 2, "--batch", 4, *SMALL]
+    assert f"The model is in {out / 'model'}" in run(
+        "train", "strop-nano", "--data", pictures, *options
+    )
+
+
 def test_dry_run(tmp_path: Path) -> None:
     printed = run("train", "strop-nano", "--dry-run", "--batch", 4, *SMALL)
     assert "projected hours" in printed

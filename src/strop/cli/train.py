@@ -9,7 +9,18 @@ import torch
 import typer
 from rich.table import Table
 
-from strop.cli.console import Device, Json, check_device, err, out, print_json, progress
+from strop.cli.console import (
+    Device,
+    Json,
+    check_device,
+    choose_device,
+    counting,
+    err,
+    out,
+    print_json,
+    progress,
+    say,
+)
 from strop.config import to_dict
 from strop.errors import ConfigError
 from strop.model.checkpoint import load
@@ -79,9 +90,9 @@ def train(
         print_json({"finished": result.finished, "step": result.step, **result.metrics})
     elif result.finished:
         _print_metrics(result.metrics)
-        out.print(f"The model is in {folder / 'model'}", highlight=False)
+        out.print(f"The model is in {folder / 'model'}", soft_wrap=True)
     else:
-        out.print(f"Stopped after step {result.step}; go on with --resume.", highlight=False)
+        out.print(f"Stopped after step {result.step}; go on with --resume.")
 
 
 def train_decoder(
@@ -143,7 +154,7 @@ def sweep(
         data,
         grid,
         out=folder,
-        say=lambda text: err.print(text, highlight=False),
+        say=say,
         validation=validation,
         cache=cache,
         device=check_device(device),
@@ -173,21 +184,19 @@ def features(
     config = load_preset(preset).model
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
-    chosen = check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
-    with progress() as bar:
-        task = bar.add_task("fields", total=None)
+    with counting("fields") as count:
         written = cache_fields(
             cache,
             spec,
             config,
             flip=flip,
-            device=chosen,
+            device=choose_device(device),
             loading_workers=workers,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=count,
         )
     shape = " x ".join(map(str, written.fields.shape))
     size = written.path.stat().st_size / 2**30
-    err.print(f"Wrote {shape} fields ({size:.2f} GiB) to {written.path}", highlight=False)
+    say(f"Wrote {shape} fields ({size:.2f} GiB) to {written.path}")
 
 
 def _resolved(
@@ -202,12 +211,12 @@ def _resolved(
 
 
 def _dry_run(preset: Preset, device: str | None, as_json: bool) -> None:
-    chosen = check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = choose_device(device)
     facts: dict[str, Any] = {"config": to_dict(preset), **describe(preset)}
     if not as_json:
-        out.print(facts.pop("config"))
+        out.print(facts.pop("config"), highlight=True)
         _print_metrics(facts)
-        err.print("Taking a few steps ...")
+        say("Taking a few steps ...")
     facts |= (measured := measure(preset, torch.device(chosen)))
     if as_json:
         print_json(facts)
