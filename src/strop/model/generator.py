@@ -45,9 +45,7 @@ class Generator(nn.Module):
         self.register_buffer("visible", query_visibility(locations, length), persistent=False)
         self.visible: Tensor
 
-        initialise(self)
-        for table in (self.source_positions, self.queries, self.prefix_positions):
-            nn.init.trunc_normal_(table, std=0.02)
+        initialise(self, self.source_positions, self.queries, self.prefix_positions)
 
     def forward(self, field: Tensor) -> Tensor:
         """Field `(B, S, d_enc)` to raw tokens `(B, K, d)`."""

@@ -53,9 +53,7 @@ class Interpreter(nn.Module):
         self.norm_out = nn.LayerNorm(config.width)
         self.project = nn.Linear(config.width, field_width)
 
-        initialise(self)
-        for table in (self.prefix_positions, self.grid):
-            nn.init.trunc_normal_(table, std=0.02)
+        initialise(self, self.prefix_positions, self.grid)
 
     def forward(self, z_q: Tensor, active: Tensor) -> Tensor:
         """Code vectors `(B, L, d_c)`, L at most K, to the field `(B, S, d_enc)`.

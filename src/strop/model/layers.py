@@ -45,8 +45,11 @@ class AttentionLayer(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-def initialise(module: nn.Module) -> None:
+def initialise(module: nn.Module, *tables: nn.Parameter) -> None:
     """Normal weights that keep the variance, and zero biases, for every linear layer inside.
+
+    Tables of queries and positions start near the scale of what they are added to: much smaller
+    ones drown in the first attention, and all queries then write the same token.
 
     A fixed small spread (0.02, as ViTs have it) would start narrow models on a plateau on which
     all raw tokens are nearly one point, so that commitment and diversity have nothing to say.
@@ -55,3 +58,5 @@ def initialise(module: nn.Module) -> None:
         if isinstance(part, nn.Linear):
             nn.init.trunc_normal_(part.weight, std=part.in_features**-0.5)
             nn.init.zeros_(part.bias)
+    for table in tables:
+        nn.init.trunc_normal_(table, std=0.5, a=-1.0, b=1.0)
