@@ -70,7 +70,7 @@ def tour(
     say("Training its pixel decoder ...")
     # Without its perceptual term, which would run the teacher forwards and backwards.
     train_decoder(
-        tokenizer, images, steps=preset.training.steps // 3 + 1, perceptual_weight=0.0, batch=16
+        tokenizer, images, steps=preset.training.steps // 6 + 1, perceptual_weight=0.0, batch=16
     )
     tokenizer.save_pretrained(out / "model")
 
