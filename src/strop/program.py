@@ -72,7 +72,7 @@ class Program:
         return len(self.codes) if self.codes.ndim == 2 else int(self.lengths)
 
     def __iter__(self) -> Iterator[Program]:
-        return (self[row] for row in range(len(self._batch())))
+        return (self[row] for row in range(len(self.as_batch())))
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Program:
         """One program for an integer, else the batch of the rows that `index` picks."""
@@ -106,10 +106,10 @@ class Program:
         return (
             self.codes.shape[:-1] == other.codes.shape[:-1]
             and (self.codebook_size, self.model) == (other.codebook_size, other.model)
-            and [row.codes.tolist() for row in self._batch()]
-            == [row.codes.tolist() for row in other._batch()]
-            and [row.erased.tolist() for row in self._batch()]
-            == [row.erased.tolist() for row in other._batch()]
+            and [row.codes.tolist() for row in self.as_batch()]
+            == [row.codes.tolist() for row in other.as_batch()]
+            and [row.erased.tolist() for row in self.as_batch()]
+            == [row.erased.tolist() for row in other.as_batch()]
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -124,6 +124,18 @@ class Program:
             check=False,
         )
 
+    def as_batch(self) -> Program:
+        """Itself if it is a batch, else a batch of one."""
+        if self.codes.ndim == 2:
+            return self
+        return replace(
+            self,
+            codes=self.codes[None],
+            lengths=self.lengths[None],
+            erased=self.erased[None],
+            check=False,
+        )
+
     def named(self, names: Sequence[str]) -> Program:
         """The same programs, with the names of the images they came from."""
         return replace(self, names=tuple(names))
@@ -133,7 +145,7 @@ class Program:
         """Join batches of the same model and K, in order."""
         if not programs:
             raise ProgramError("There is nothing to join.", "Give at least one program.")
-        parts = [program._batch() for program in programs]
+        parts = [program.as_batch() for program in programs]
         first = parts[0]
         for other in parts[1:]:
             for what in ("model", "codebook_size", "capacity"):
@@ -159,13 +171,13 @@ class Program:
     def truncate(self, length: int | Tensor) -> Program:
         """Keep at most the first `length` codes of each program active."""
         wanted = self._per_row(length)
-        self._check_range(wanted, 1, self.capacity, "length")
+        check_range(wanted, 1, self.capacity, "length")
         return self._edited(lengths=torch.minimum(self.lengths, wanted))
 
     def with_lengths(self, lengths: int | Tensor) -> Program:
         """Set each length anew, shorter or longer: codes past a length are kept, not lost."""
         wanted = self._per_row(lengths)
-        self._check_range(wanted, 1, self.capacity, "length")
+        check_range(wanted, 1, self.capacity, "length")
         return self._edited(lengths=wanted)
 
     def erase(self, position: int | Tensor) -> Program:
@@ -189,7 +201,7 @@ class Program:
     def replace(self, position: int | Tensor, code: int | Tensor) -> Program:
         """Put another code at `position`; a hole there is filled."""
         codes = self._per_row(code)
-        self._check_range(codes, 0, self.codebook_size - 1, "code")
+        check_range(codes, 0, self.codebook_size - 1, "code")
         here = self._at(position) & self._within
         return self._edited(
             codes=torch.where(here, codes[..., None], self.codes), erased=self.erased & ~here
@@ -264,7 +276,7 @@ class Program:
     def __repr__(self) -> str:
         head = f"Program of {len(self)} codes" if self.codes.ndim == 1 else f"{len(self)} programs"
         lines = [f"{head} (K = {self.capacity}, {self.codebook_size} codes in the codebook)"]
-        batch = self._batch()
+        batch = self.as_batch()
         for row in range(min(len(batch), 8)):
             name = f"{batch.names[row]}  " if batch.names else ""
             lines.append(f"  {name}{int(batch.lengths[row]):>3}: {_text(batch[row])}")
@@ -274,7 +286,7 @@ class Program:
 
     def _repr_html_(self) -> str:
         """Coloured chips, for notebooks."""
-        batch = self._batch()
+        batch = self.as_batch()
         names = batch.names or tuple(map(str, range(len(batch))))
         rows = "".join(
             f'<tr><td style="text-align:left">{html.escape(names[row])}</td>'
@@ -293,17 +305,6 @@ class Program:
     @property
     def _within(self) -> Tensor:
         return torch.arange(self.capacity, device=self.codes.device) < self.lengths[..., None]
-
-    def _batch(self) -> Program:
-        if self.codes.ndim == 2:
-            return self
-        return replace(
-            self,
-            codes=self.codes[None],
-            lengths=self.lengths[None],
-            erased=self.erased[None],
-            check=False,
-        )
 
     def _edited(self, **changes: Any) -> Program:
         edited = replace(self, **changes, check=False)
@@ -333,7 +334,7 @@ class Program:
     def _at(self, position: int | Tensor) -> Tensor:
         """`(B, K)` bool: True at the given position of each row."""
         wanted = self._per_row(position)
-        self._check_range(wanted, 0, self.capacity - 1, "position")
+        check_range(wanted, 0, self.capacity - 1, "position")
         return torch.arange(self.capacity, device=self.codes.device) == wanted[..., None]
 
     def _orders(self, order: Any) -> list[list[int]]:
@@ -376,27 +377,18 @@ class Program:
             raise ProgramError(
                 f"The codebook size is {self.codebook_size!r}.", "Give a positive whole number."
             )
-        self._check_range(self.lengths, 1, self.capacity, "length")
-        self._check_range(self.codes, 0, self.codebook_size - 1, "code")
+        check_range(self.lengths, 1, self.capacity, "length")
+        check_range(self.codes, 0, self.codebook_size - 1, "code")
         if not bool(self.active.any(dim=-1).all()):
             raise ProgramError(
                 "A program has no token left that is not erased.", "Keep at least one."
-            )
-
-    @staticmethod
-    def _check_range(values: Tensor, low: int, high: int, what: str) -> None:
-        wrong = values[(values < low) | (values > high)]
-        if wrong.numel():
-            raise ProgramError(
-                f"A {what} of {int(wrong[0])} is outside [{low}, {high}].",
-                f"Give a {what} from {low} to {high}.",
             )
 
     def _header(self) -> dict[str, Any]:
         return {"codebook_size": self.codebook_size, "model": self.model}
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        batch = self._batch()
+        batch = self.as_batch()
         for row in range(len(batch)):
             length = int(batch.lengths[row])
             codes = batch.codes[row].tolist()
@@ -407,6 +399,16 @@ class Program:
                 "rest": codes[length:],
                 "erased": batch.erased[row].nonzero().flatten().tolist(),
             }
+
+
+def check_range(values: Tensor, low: int, high: int, what: str) -> None:
+    """Refuse numbers outside [low, high]; `what` they are is told."""
+    wrong = values[(values < low) | (values > high)]
+    if wrong.numel():
+        raise ProgramError(
+            f"A {what} of {int(wrong[0])} is outside [{low}, {high}].",
+            f"Give a {what} from {low} to {high}.",
+        )
 
 
 def _is_row(value: object) -> bool:

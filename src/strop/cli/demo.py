@@ -9,7 +9,6 @@ import typer
 from rich.table import Table
 
 from strop.cli.console import err, out
-from strop.demo import PRESET, tour
 from strop.training.callbacks import ProgressBar
 
 
@@ -20,6 +19,8 @@ def demo(
     ] = None,
 ) -> None:
     """Train the smallest preset for a minute, then encode, interpret, decode and erase with it."""
+    from strop.demo import PRESET, tour  # it draws, and no other command should wait for that
+
     done = tour(
         folder,
         steps=steps,

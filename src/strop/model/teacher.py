@@ -154,7 +154,12 @@ def describe_teacher(name: str) -> TeacherConfig:
 @torch.no_grad()
 def measure_scale(teacher: Teacher, images: Tensor, config: TeacherConfig) -> TeacherConfig:
     """`config` with the scale that gives the field over uint8 `(B, 3, H, H)` the paper's spread."""
-    return replace(config, scale=PAPER_STD / teacher(images).float().std().item())
+    return replace(config, scale=scale_for(teacher(images)))
+
+
+def scale_for(field: Tensor) -> float:
+    """What a teacher's field of any shape is multiplied by to have the paper's spread."""
+    return PAPER_STD / field.float().std().item()
 
 
 def teacher_parameters(name: str) -> int:

@@ -26,7 +26,7 @@ from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig, w
 from strop.model.quantizer import Quantizer, QuantizerConfig
 from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
-from strop.program import Program
+from strop.program import Program, check_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,15 +187,14 @@ class Tokenizer(
                     f"A length of {length.flatten()[0]:g} was given as a float.",
                     "Give a whole number, or a tensor of them, one per image.",
                 )
-            Program._check_range(length, 1, self.config.max_length, "length")
+            check_range(length, 1, self.config.max_length, "length")
         if mean_length is not None:
             check_mean_length(mean_length, self.config.max_length)
         if tolerance is not None and not tolerance >= 0:
             raise ProgramError(f"A tolerance of {tolerance} is not one.", "Give 0 or more.")
         names = _names(images)
-        step = 1 if self.device.type == "cpu" else batch
         codes, predicted, searched = [], [], []
-        for chunk in self._chunks(images, step):
+        for chunk in self._chunks(images, batch):
             chunk_codes, chunk_predicted = self(chunk)
             codes.append(chunk_codes)
             predicted.append(chunk_predicted)
@@ -216,7 +215,7 @@ class Tokenizer(
     def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
         """Programs to the field `(B, S, d_enc)` they stand for, in the teacher's scale."""
         self._check_program(program)
-        program = program._batch().to(self.device)
+        program = program.as_batch().to(self.device)
         longest = int(program.lengths.max())
         codes, active = program.codes[:, :longest], program.active[:, :longest]
         parts = [
@@ -250,8 +249,7 @@ class Tokenizer(
     def field(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Tensor:
         """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
         scale = self.config.teacher.scale
-        step = 1 if self.device.type == "cpu" else batch
-        chunks = self._chunks(images, step)
+        chunks = self._chunks(images, batch)
         return torch.cat([self._scaled_field(chunk) / scale for chunk in chunks])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -367,8 +365,9 @@ class Tokenizer(
         return whole_lengths(predicted, capacity)
 
     def _chunks(self, images: ImageLike | Sequence[ImageLike], batch: int) -> Iterator[Tensor]:
-        """Any images as uint8 batches of the model's size on its device."""
+        """Any images as uint8 batches of the model's size on its device; singly on a CPU."""
         size, fit = self.config.image_size, self.config.fit
+        batch = 1 if self.device.type == "cpu" else batch
         if isinstance(images, Tensor) and images.ndim == 4:
             if images.shape[1] != 3:
                 raise ImageError(

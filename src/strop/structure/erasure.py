@@ -20,7 +20,7 @@ def erasure(tokenizer: Tokenizer, program: Program, *, batch: int = 256) -> Tens
 
     All erasures of all programs are interpreted together, `batch` at a time.
     """
-    rows = program._batch().to(tokenizer.device)
+    rows = program.as_batch().to(tokenizer.device)
     grid = tokenizer.config.grid
     whole = tokenizer.interpret(rows)
     maps = torch.zeros(*rows.codes.shape, grid**2, device=whole.device)

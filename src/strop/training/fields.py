@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from strop.data.spec import open_dataset
 from strop.data.subset import subset
 from strop.errors import TrainingError
 from strop.files import PathLike
-from strop.model.teacher import PAPER_STD, Teacher, describe_teacher, load_teacher
+from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
 from strop.model.tokenizer import TokenizerConfig
 from strop.training import distributed
 from strop.training.distributed import Workers
@@ -81,8 +82,7 @@ def open_data(
         held_out = maker.fields(_dataset(validation), flip=False)[:, 0]
     if teacher is not None:
         sample = held_out if len(held_out) else some(kept[:16])
-        scale = PAPER_STD / sample.float().std().item()
-        config = replace(config, teacher=replace(config.teacher, scale=scale))
+        config = replace(config, teacher=replace(config.teacher, scale=scale_for(sample)))
 
     source: Source
     if fields is not None:
@@ -138,24 +138,27 @@ class _Maker:
                 )
         return self._teacher
 
+    def chunks(self, dataset: Dataset, *, flip: bool) -> Iterator[Tensor]:
+        """The fields of a dataset, in order, a few images at a time."""
+        return compute_fields(
+            dataset,
+            self.teacher,
+            size=self.config.image_size,
+            fit=self.config.fit,
+            flip=flip,
+            workers=self.loading,
+        )
+
     def fields(self, dataset: Dataset, *, flip: bool) -> Tensor:
         """(n, m, S, d_enc) bf16 on the device."""
         config = self.config
         if not len(dataset):
             return torch.empty(0, 1, config.grid**2, config.teacher.width, device=self.device)
-        chunks = compute_fields(
-            dataset,
-            self.teacher,
-            size=config.image_size,
-            fit=config.fit,
-            flip=flip,
-            workers=self.loading,
-        )
         # Into place, because the fields of a dataset may fill more than half of a GPU.
         shape = (len(dataset), 1 + flip, config.grid**2, config.teacher.width)
         fields = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
         done = 0
-        for chunk in chunks:
+        for chunk in self.chunks(dataset, flip=flip):
             fields[done : done + len(chunk)] = chunk
             done += len(chunk)
         return fields[:done]
@@ -182,17 +185,9 @@ def _written(
     path: Path, maker: _Maker, dataset: Dataset, name: str, flip: bool, progress: Progress | None
 ) -> FieldCache:
     config = maker.config
-    chunks = compute_fields(
-        dataset,
-        maker.teacher,
-        size=config.image_size,
-        fit=config.fit,
-        flip=flip,
-        workers=maker.loading,
-    )
     return write_fields(
         path,
-        chunks,
+        maker.chunks(dataset, flip=flip),
         images=len(dataset),
         teacher=config.teacher.name,
         data=name,
