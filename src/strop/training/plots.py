@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.files import atomic_path
+from strop.figures import MUTED, new_figure, plain_axes, save_figure
 
 Line = dict[str, Any]
 
@@ -68,22 +68,15 @@ def plot_frontier(runs: Sequence[dict[str, Any]], path: Path) -> Path:
             frontier.append((bits, r2))
     axes.scatter([p[0] for p in points], [p[1] for p in points], zorder=2)
     if frontier:
-        axes.plot(*zip(*frontier, strict=True), color="0.6", zorder=1)
+        axes.plot(*zip(*frontier, strict=True), color=MUTED, zorder=1)
     return _save(figure, path)
 
 
 def _axes(x: str, y: str) -> tuple[Any, Any]:
-    # Here, because it is a fifth of the time of `import strop`; and not pyplot, because a
-    # notebook's own figures are none of ours.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot(xlabel=x, ylabel=y)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    figure = new_figure()
+    return figure, plain_axes(figure, x, y)
 
 
 def _save(figure: Any, path: Path) -> Path:
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150)
+    save_figure(figure, path)
     return path

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop.statistics import bootstrap, pearson, permutation_p, ranks, spearman
+
+samples = st.lists(
+    st.tuples(st.integers(-20, 20), st.integers(-20, 20)), min_size=3, max_size=40
+).filter(lambda pairs: len({x for x, _ in pairs}) > 1 and len({y for _, y in pairs}) > 1)
+
+
+@given(samples)
+def test_correlations_are_scipys(pairs):
+    x, y = np.array(pairs, float).T
+    assert pearson(x, y) == pytest.approx(scipy.stats.pearsonr(x, y).statistic, abs=1e-9)
+    assert spearman(x, y) == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-9)
+    assert ranks(x) == pytest.approx(scipy.stats.rankdata(x))
+
+
+def test_a_constant_correlates_with_nothing():
+    assert np.isnan(pearson([1, 1, 1], [1, 2, 3]))
+
+
+def test_the_interval_holds_the_mean_as_often_as_it_says():
+    generator = np.random.default_rng(0)
+    inside = 0
+    for trial in range(200):
+        interval = bootstrap(np.mean, generator.normal(size=60), draws=200, seed=trial)
+        inside += interval.low <= 0 <= interval.high
+    assert 0.88 <= inside / 200 <= 0.99
+
+
+def test_rows_are_drawn_together():
+    x = np.arange(30.0)
+    assert bootstrap(pearson, x, 2 * x + 1, draws=50) == pytest.approx((1, 1, 1))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000))
+def test_seeded(seed):
+    x = np.arange(10.0)
+    assert bootstrap(np.mean, x, draws=20, seed=seed) == bootstrap(np.mean, x, draws=20, seed=seed)
+
+
+def test_p_values_are_uniform_when_nothing_is_there():
+    generator = np.random.default_rng(1)
+    found = [
+        permutation_p(pearson, *generator.normal(size=(2, 12)), draws=99, seed=trial)
+        for trial in range(300)
+    ]
+    assert scipy.stats.kstest(found, "uniform").pvalue > 0.01
+
+
+def test_p_is_small_when_something_is_there():
+    x = np.arange(20.0)
+    assert permutation_p(pearson, x, x + 1, draws=199) == pytest.approx(1 / 200)
