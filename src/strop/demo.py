@@ -17,7 +17,7 @@ from strop.images import save_image
 from strop.metrics import r2, r2_centred
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.structure.erasure import erasure
+from strop.structure.counterfactual import erasure
 from strop.training.callbacks import Callback
 from strop.training.decoder import train_decoder
 from strop.training.loop import train

@@ -1,0 +1,269 @@
+"""The frame of every study: open the data, encode it once, ask the study, write what it found.
+
+A study is a module of this package, named in `STUDIES`, with
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options: ...                       # what a user may choose, each with a default
+
+    def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> Findings: ...
+
+    STUDY = Study(run=run, options=Options, needs=("semantic",))
+
+It is imported when it is asked for, and draws with `strop.figures`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from strop.config import from_dict, to_dict
+from strop.data.loader import Loader
+from strop.data.record import Batch, Dataset, Record
+from strop.data.spec import open_dataset
+from strop.errors import ConfigError, DataError, did_you_mean
+from strop.figures import save_figure
+from strop.files import PathLike, atomic_path, write_json, write_text
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMAT = 1
+
+STUDIES = {
+    "erasure": "what each token of a program holds up in the field",
+    "synergy": "what two tokens hold up together that neither holds up alone",
+    "codes": "how the vocabulary is used, and a dictionary page to look at it",
+    "readouts": "regions and classes without supervision, from fields, erasures and codes",
+    "complexity": "program length against how much there is in the image",
+    "contingency": "whether attributes live in single codes or in combinations of them",
+    "controls": "how much order, prefix and place of a token matter",
+}
+
+Watch = Callable[[str, int, int], None]
+"""Told what is being done, how many are done, and of how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A dataset as a model reads it.
+
+    data         the spec it came from
+    records      B images at the model's size, with masks, labels and scenes where there are any
+    program      their programs, in the same order, on the CPU
+    classes      names of the ids in semantic masks
+    label_names  names of the entries of labels
+    """
+
+    data: str
+    records: Batch
+    program: Program
+    classes: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text, numbers and None (shown as a dash) under a header."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[str | int | float | None]]
+
+    def markdown(self) -> str:
+        """The table as Markdown, numbers to four digits."""
+        lines = [self.header, ["---"] * len(self.header), *self.rows]
+        shown = ("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
+        return f"**{self.title}**\n\n" + "\n".join(shown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a study found.
+
+    numbers  anything JSON can hold; a NaN is written as null
+    tables   what a reader should see of them
+    figures  by name; NAME-figure.png is written
+    files    further text or bytes by path inside the folder, such as a page of the study's own
+    notes    sentences that say what was compared and what it does not show
+    """
+
+    numbers: Mapping[str, Any]
+    tables: Sequence[Table] = ()
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def _silent(what: str, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where a study may keep things while it runs, and whom it tells how far it is."""
+
+    folder: Path
+    watch: Watch = _silent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A study: its function, its options, and the parts of a record it cannot do without.
+
+    A need is `semantic`, `instance`, `labels`, `depth` or `scene`, or several of which one will
+    do: `scene or labels`.
+    """
+
+    run: Callable[[Tokenizer, Encoded, Any, Job], Findings]
+    options: type[Any]
+    needs: tuple[str, ...] = ()
+
+
+def find_study(name: str) -> Study:
+    """The study that `name` names."""
+    if name not in STUDIES:
+        raise ConfigError(
+            f"There is no study {name!r}.",
+            f"{did_you_mean(name, STUDIES)}Choose one of {', '.join(STUDIES)}.",
+        )
+    return importlib.import_module(f"strop.structure.{name}").STUDY
+
+
+def run_study(
+    tokenizer: Tokenizer,
+    name: str,
+    data: str,
+    out: PathLike,
+    options: Mapping[str, Any] | None = None,
+    *,
+    batch: int = 32,
+    workers: int = 0,
+    watch: Watch = _silent,
+) -> Findings:
+    """Encode the dataset `data`, run the study `name` on it and write what it finds into `out`.
+
+    `options` are values for the study's own options. `batch` images are encoded at a time and
+    `workers` processes read them.
+    """
+    study = find_study(name)
+    chosen: Any = from_dict(study.options, options or {}, name)
+    dataset = open_dataset(data)
+    check_needs(study.needs, dataset[0], name, data)
+    encoded = encode_dataset(tokenizer, dataset, data, batch=batch, workers=workers, watch=watch)
+    findings = study.run(tokenizer, encoded, chosen, Job(Path(out), watch))
+    setting = {
+        "study": name,
+        "model": tokenizer.fingerprint,
+        "data": data,
+        "images": len(encoded),
+        "options": to_dict(chosen),
+    }
+    write_findings(out, setting, findings)
+    return findings
+
+
+def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> None:
+    """Refuse data whose records lack what a study cannot do without."""
+    for need in needs:
+        if all(getattr(record, part) is None for part in need.split(" or ")):
+            parts = [each.name for each in fields(record) if getattr(record, each.name) is not None]
+            raise DataError(
+                f"The study {name!r} needs {need}, which {data} has not: "
+                f"its records have {', '.join(parts)}.",
+                "Use scenes:, which has everything, or a dataset with such annotations.",
+            )
+
+
+def encode_dataset(
+    tokenizer: Tokenizer,
+    dataset: Dataset,
+    data: str,
+    *,
+    batch: int = 32,
+    workers: int = 0,
+    watch: Watch = _silent,
+) -> Encoded:
+    """Read and encode a whole dataset once; broken records are left out."""
+    config = tokenizer.config
+    batches: list[Batch] = []
+    programs: list[Program] = []
+    with Loader(
+        dataset,
+        batch_size=batch,
+        size=config.image_size,
+        fit=config.fit,
+        resize="exact",
+        workers=workers,
+        pin_memory=False,
+    ) as loader:
+        for part in loader:
+            batches.append(part)
+            programs.append(tokenizer.encode(part.images, batch=batch).to("cpu"))
+            watch("encoding", sum(map(len, batches)), len(dataset))
+    records = _join(batches)
+    return Encoded(
+        data=data,
+        records=records,
+        program=Program.cat(programs).named(records.names),
+        classes=dataset.classes,
+        label_names=dataset.label_names,
+    )
+
+
+def write_findings(out: PathLike, setting: Mapping[str, Any], findings: Findings) -> None:
+    """Write figures and files, then NAME.md, then NAME.json, each whole or not at all."""
+    folder, name = Path(out), setting["study"]
+    for title, figure in findings.figures.items():
+        save_figure(figure, folder / f"{name}-{title}.png")
+    for inside, content in findings.files.items():
+        with atomic_path(folder / inside) as temporary:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    about = f"{setting['images']} images of `{setting['data']}`, model `{setting['model']}`."
+    pictures = [f"![{title}]({name}-{title}.png)" for title in findings.figures]
+    pages = [f"[{path}]({path})" for path in findings.files if path.endswith(".html")]
+    parts = [f"# {name}", about, *(table.markdown() for table in findings.tables)]
+    write_text(folder / f"{name}.md", "\n\n".join([*parts, *pictures, *pages, *findings.notes, ""]))
+    tables = [to_dict(table) for table in findings.tables]
+    payload = {**setting, **findings.numbers, "tables": tables, "notes": list(findings.notes)}
+    write_json(folder / f"{name}.json", "study", FORMAT, _finite(payload))
+
+
+def _join(batches: Sequence[Batch]) -> Batch:
+    """Batches one after another; a part that one of them lacks is left out."""
+
+    def part(name: str) -> Any:
+        values = [getattr(batch, name) for batch in batches]
+        if any(value is None for value in values):
+            return None
+        if isinstance(values[0], Tensor):
+            return torch.cat(values)
+        return tuple(item for value in values for item in value)
+
+    return Batch(**{each.name: part(each.name) for each in fields(Batch)})
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null for what JSON cannot say."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
