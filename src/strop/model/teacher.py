@@ -139,7 +139,7 @@ def load_teacher(name: str) -> Teacher:
         return _timm_teacher(name.removeprefix("timm:"))
     if name.startswith("random:"):
         return _transformers_teacher(_random_backbone(name.removeprefix("random:")), folder=None)
-    backbone, folder = _pretrained_backbone(name)
+    backbone, folder = pretrained_backbone(name)
     return _transformers_teacher(backbone, folder)
 
 
@@ -188,7 +188,7 @@ def _random_backbone(name: str) -> nn.Module:
         return transformers.DINOv3ViTModel(config)
 
 
-def _pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
+def pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
     """The backbone, and its folder if it has one here."""
     source = HUB_IDS.get(name, name)
     if name == "tiny":
@@ -270,12 +270,7 @@ def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
             f"A {config.model_type!r} model cannot be a teacher.",
             f"Use one of the families {', '.join(FAMILIES)}, or timm:NAME.",
         )
-    mean, std = FAMILIES[config.model_type]
-    processor = folder / "preprocessor_config.json" if folder else None
-    if folder is None and config.name_or_path:
-        processor = _cached_processor(config.name_or_path)
-    if processor is not None and processor.is_file():
-        mean, std = _stated_preprocessing(processor, mean, std)
+    mean, std = preprocessing(config, folder, *FAMILIES[config.model_type])
     prefix = 1 + getattr(config, "num_register_tokens", 0)
     # A plain ViT refuses another size than its own unless told to interpolate its positions.
     options = {"interpolate_pos_encoding": True} if config.model_type == "vit" else {}
@@ -294,10 +289,15 @@ def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
     )
 
 
-def _stated_preprocessing(
-    processor: Path, mean: tuple[float, ...], std: tuple[float, ...]
+def preprocessing(
+    config: Any, folder: Path | None, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std as `preprocessor_config.json` states them; those given where it does not."""
+    processor = folder / "preprocessor_config.json" if folder else None
+    if folder is None and config.name_or_path:
+        processor = _cached_processor(config.name_or_path)
+    if processor is None or not processor.is_file():
+        return mean, std
     try:
         stated = json.loads(processor.read_text(encoding="utf-8"))
         mean = tuple(map(float, stated.get("image_mean") or mean))
