@@ -50,6 +50,10 @@ class TrainingError(StropError):
     """Training cannot start or cannot go on."""
 
 
+class EndpointError(StropError):
+    """A language model cannot be reached, or does not answer as its protocol says."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint for a remedy: `"Did you mean 'x'? "`, or nothing if no known word is near."""
     close = difflib.get_close_matches(word.lower(), list(known), n=1)
