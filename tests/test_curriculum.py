@@ -13,17 +13,22 @@ from strop.curriculum import (
     alpha,
     average,
     base_targets,
+    cheapest_lengths,
     handoff,
     initial_state,
+    knot_lengths,
     mixed_lengths,
     modulator,
     observe,
+    observe_rates,
     oracle_targets,
     phase,
+    price,
     probe_lengths,
     probe_stride,
     random_lengths,
     scaled,
+    shortest_lengths,
     slopes,
 )
 from strop.errors import ConfigError
@@ -185,7 +190,7 @@ def test_two_steps_of_the_oracle_by_hand():
 
 
 def test_no_valid_probe_leaves_the_slopes_alone():
-    state = CurriculumState(t(0.5), t(1.0), t(0.1), t(1.0), t(0.2), t(1.0))
+    state = CurriculumState(t(0.5), t(1.0), t(0.1), t(1.0), t(0.2), t(1.0), t(0.0))
     probes = probe_lengths(torch.tensor([5]), PAPER, K)
     error, short, long = (torch.tensor([value]) for value in (0.5, 9.0, 0.0))
     new, _, _ = observe(state, error, error, probes, short, long, PAPER, K)
@@ -265,3 +270,97 @@ def test_everything_in_steps_scales_with_the_run():
 def test_settings_that_make_no_sense_are_refused(values, names):
     with pytest.raises(ConfigError, match=names):
         CurriculumConfig(**values)
+
+
+# --- oracles that read rate curves ------------------------------------------------------------
+
+
+def test_knots_are_even_in_the_logarithm_from_the_shortest_target_to_k():
+    # ratios of 2: 2, 4, 8, 16, 32, 64
+    assert knot_lengths(CurriculumConfig(rate_knots=6), K) == (2, 4, 8, 16, 32, 64)
+    # few tokens leave fewer knots than asked for, never the same one twice
+    assert knot_lengths(CurriculumConfig(rate_knots=10), 6) == (2, 3, 4, 5, 6)
+    assert knot_lengths(CurriculumConfig(rate_knots=4, oracle_minimum=8), 8) == (8,)
+
+
+def test_the_cheapest_length_is_at_the_vertex():
+    # In x = log2 L: knots at 1, 2, 3. Costs 3, 1, 3: the middle. Costs 2, 1, 2.5: the parabola
+    # through (1, 2), (2, 1), (3, 2.5) is 1.25 x^2 - 4.75 x + 5.5, its vertex x = 1.9.
+    knots = (2, 4, 8)
+    curves = torch.tensor([[3.0, 1.0, 3.0], [2.0, 1.0, 2.5]])
+    assert cheapest_lengths(curves, knots, t(0.0)).tolist() == pytest.approx([4.0, 2**1.9])
+
+
+def test_tokens_cost_their_share_of_the_price():
+    # price 4: L/K * 4 is 1, 2, 4. Errors 4, 1, 0 become 5, 3, 4: vertex of (1, 5), (2, 3), (3, 4)
+    # is 2 + .5 * (5 - 4) / (5 - 6 + 4) = 2 + 1/6
+    found = cheapest_lengths(torch.tensor([[4.0, 1.0, 0.0]]), (2, 4, 8), t(4.0))
+    assert found.item() == pytest.approx(2 ** (2 + 1 / 6))
+
+
+def test_a_curve_that_only_falls_takes_all_and_one_that_only_rises_takes_least():
+    curves = torch.tensor(
+        [[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0], [0.0, 3.0, 4.0, 4.1], [9.0, 4.0, 1.0, 0.0]]
+    )
+    found = cheapest_lengths(curves, (2, 4, 8, 16), t(0.0)).tolist()
+    assert found[0] == pytest.approx(16)
+    assert found[1] == pytest.approx(2)
+    assert found[2] == pytest.approx(2)
+    # convex: the vertex of 9, 4, 1, 0 = (4 - x)^2 lies at the last knot itself
+    assert found[3] == pytest.approx(16)
+
+
+def test_two_knots_are_no_parabola():
+    assert cheapest_lengths(torch.tensor([[1.0, 0.5]]), (2, 3), t(0.0)).tolist() == [3.0]
+
+
+def test_a_higher_price_never_buys_more():
+    curves = torch.tensor([[0.9, 0.5, 0.3, 0.2, 0.15, 0.13]])
+    lengths = [
+        cheapest_lengths(curves, (2, 4, 8, 16, 32, 64), t(p)).item() for p in (0.0, 0.1, 1, 9)
+    ]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == pytest.approx(64)
+    assert lengths[-1] < 4
+
+
+def test_the_shortest_length_within_a_tolerance():
+    # least 1.0, limit 1.5. Row 1 crosses halfway between 4 (2.0) and 8 (1.0): 6.
+    # Row 2 is within it from the start. Row 3 is exactly at the limit at 4.
+    curves = torch.tensor([[3.0, 2.0, 1.0], [1.2, 1.1, 1.0], [3.0, 1.5, 1.0]])
+    assert shortest_lengths(curves, (2, 4, 8), 0.5).tolist() == pytest.approx([6.0, 2.0, 4.0])
+
+
+def test_the_price_is_steered_to_the_mean_length():
+    config = CurriculumConfig(oracle="price", oracle_scale=0.25, price_rate=0.1, rate_knots=6)
+    falling = torch.tensor([[3.0, 2.9, 2.0, 1.5, 0.5, 0.0]])
+    state, targets = observe_rates(initial_state(), falling, config, K)
+    # nearly free, so all 64 tokens are bought where 16 are meant: excess 64 / 16 - 1 = 3
+    assert targets.item() == pytest.approx(64)
+    assert state.log_price.item() == pytest.approx(0.3)
+    assert price(state).item() == pytest.approx(0.1 * math.exp(0.3))
+    flat = torch.ones(1, 6)
+    state, targets = observe_rates(state, flat, config, K)
+    # nothing to gain: the shortest target, 2 of 16, excess -7/8
+    assert targets.item() == pytest.approx(2)
+    assert state.log_price.item() == pytest.approx(0.3 - 0.0875)
+
+
+def test_with_a_tolerance_there_is_no_price():
+    config = CurriculumConfig(oracle="tolerance", oracle_tolerance=0.5, rate_knots=3)
+    curves = torch.tensor([[3.0, 2.0, 1.0]])  # knots 2, 11, 64; the limit 1.5 lies halfway
+    state, targets = observe_rates(initial_state(), curves, config, K)
+    assert targets.item() == pytest.approx((11 + 64) / 2)
+    assert state.log_price.item() == 0
+
+
+def test_the_steered_mean_is_reached():
+    generator = torch.Generator().manual_seed(0)
+    config = CurriculumConfig(oracle="price", oracle_scale=0.4, price_rate=0.05)
+    knots = torch.tensor(knot_lengths(config, K)).float()
+    state, means = initial_state(), []
+    for _ in range(400):
+        detail = 0.2 + torch.rand(32, 1, generator=generator)  # images of different detail
+        state, targets = observe_rates(state, detail * (-knots / (20 * detail)).exp(), config, K)
+        means.append(targets.mean().item())
+    assert sum(means[-50:]) / 50 == pytest.approx(0.4 * K, rel=0.05)

@@ -1,5 +1,8 @@
 """The four phases that teach a model its own program length: truncation, oracle, head, handoff.
 
+The oracle that sets the target of a length is the paper's (`error`), or reads it off the image's
+own rate curve, its error at a few lengths (`price`, `tolerance`).
+
 Pure tensors. Nothing here branches on data, and what changes from step to step (`Schedule`) comes
 in as 0-dim tensors, so that a compiled step never recompiles. The letters are the paper's
 Appendix A; where it uses one letter twice, the config names them apart (`oracle_scale` is beta,
@@ -9,9 +12,10 @@ Appendix A; where it uses one letter twice, the config names them apart (`oracle
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +33,11 @@ PER_STEP_DECAY: dict[str, str] = {"time": "decay"}
 
 EPSILON = 1e-6
 
+FIRST_PRICE = 0.1
+"""Of all K tokens, in units of latent alignment, before the price has moved."""
+
+Oracle = Literal["error", "price", "tolerance"]
+
 Config = TypeVar("Config")
 Reduce = Callable[[Tensor], Tensor]
 
@@ -43,7 +52,15 @@ class CurriculumConfig:
     alpha_start         alpha_0 of Beta(alpha, 1): above 1, early programs are long
     bias_steps          T_bias, when alpha reaches 1; None for the end of phase 1
     truncation_minimum  shortest random length
-    oracle_scale        beta: the target, as a share of K, of a sample of average error
+    oracle              `error` is the paper's: a length in proportion to the sample's error. The
+                        others read the rate curve of each probed sample: `price` takes the length
+                        at which error and price of the tokens add up to the least, `tolerance`
+                        the shortest whose error comes near the curve's least
+    oracle_scale        beta: the target, as a share of K, of a sample of average error; with
+                        `price` the mean target, as a share of K, to which the price is steered
+    oracle_tolerance    with `tolerance`: by how much of itself the least error may be exceeded
+    price_rate          with `price`: how far the log of the price moves in a step
+    rate_knots          lengths at which a rate curve is probed, evenly spaced in the logarithm
     oracle_minimum      shortest target
     oracle_maximum      longest target; None for K
     error_decay         rho of the error average
@@ -63,7 +80,11 @@ class CurriculumConfig:
     alpha_start: float = 3.0
     bias_steps: int | None = field(default=None, metadata=IN_STEPS)
     truncation_minimum: int = 8
+    oracle: Oracle = "error"
     oracle_scale: float = 0.75
+    oracle_tolerance: float = 0.05
+    price_rate: float = 0.02
+    rate_knots: int = 10
     oracle_minimum: int = 2
     oracle_maximum: int | None = None
     error_decay: float = field(default=0.999, metadata=PER_STEP_DECAY)
@@ -95,7 +116,17 @@ class CurriculumConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"curriculum.{name} is {value}.", "Give at least 1.")
-        for name in ("alpha_start", "oracle_scale", "probe_temperature"):
+        if self.rate_knots < 3:
+            raise ConfigError(
+                f"curriculum.rate_knots is {self.rate_knots}.", "A curve takes at least 3."
+            )
+        for name in (
+            "alpha_start",
+            "oracle_scale",
+            "oracle_tolerance",
+            "price_rate",
+            "probe_temperature",
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigError(
                     f"curriculum.{name} is {getattr(self, name)}.", "Give a number above 0."
@@ -166,11 +197,12 @@ def mixed_lengths(random: Tensor, deployed: Tensor, uniform: Tensor, handoff: Te
     return torch.where(uniform < handoff, deployed, random)
 
 
-# --- the oracle -------------------------------------------------------------------------------
+# --- the paper's oracle -----------------------------------------------------------------------
 
 
 class CurriculumState(NamedTuple):
-    """The three averages, each with whether it has had its first value. 0-dim float32 tensors."""
+    """The three averages, each with whether it has had its first value, and the price of tokens
+    as the logarithm of its ratio to `FIRST_PRICE`. 0-dim float32 tensors."""
 
     error: Tensor
     error_seen: Tensor
@@ -178,10 +210,11 @@ class CurriculumState(NamedTuple):
     slope_short_seen: Tensor
     slope_long: Tensor
     slope_long_seen: Tensor
+    log_price: Tensor
 
 
 def initial_state(device: torch.device | str = "cpu") -> CurriculumState:
-    """Averages that have seen nothing yet."""
+    """Averages that have seen nothing yet, and the first price."""
     return CurriculumState(*(torch.zeros((), device=device) for _ in CurriculumState._fields))
 
 
@@ -322,7 +355,86 @@ def observe(
             state.slope_short, state.slope_short_seen, totals[2], totals[3], config.slope_decay
         ),
         *average(state.slope_long, state.slope_long_seen, totals[4], totals[5], config.slope_decay),
+        state.log_price,
     )
     decision = modulator(new.slope_short, new.slope_long, config)
     base = base_targets(error, new.error, config, k)
     return new, oracle_targets(base, decision.m, config, k), decision
+
+
+# --- oracles that read the image's own rate curve ---------------------------------------------
+
+
+def knot_lengths(config: CurriculumConfig, k: int) -> tuple[int, ...]:
+    """The rising lengths at which rate curves are probed: at most `rate_knots`, the last is k."""
+    first, steps = math.log(min(config.oracle_minimum, k)), config.rate_knots - 1
+    spaced = (first + (math.log(k) - first) * step / steps for step in range(steps + 1))
+    return tuple(sorted({round(math.exp(knot)) for knot in spaced}))
+
+
+def price(state: CurriculumState) -> Tensor:
+    """What all k tokens cost, in units of latent alignment."""
+    return FIRST_PRICE * state.log_price.exp()
+
+
+def cheapest_lengths(curves: Tensor, knots: tuple[int, ...], price: Tensor) -> Tensor:
+    """(P,): where error and price are least, on a parabola through the three knots around it.
+
+    curves  (P, n) error at each of the n knots, the last of which is k
+    """
+    at = torch.tensor(knots, dtype=curves.dtype, device=curves.device)
+    cost, x = curves + price * at / knots[-1], at.log()
+    if len(knots) < 3:
+        return at[cost.argmin(dim=1)]
+    middle = cost[:, 1:-1].argmin(dim=1) + 1
+    x0, x1, x2 = x[middle - 1], x[middle], x[middle + 1]
+    y0, y1, y2 = (cost.gather(1, (middle + by)[:, None])[:, 0] for by in (-1, 0, 1))
+    left, right = (x1 - x0) * (y2 - y1), (x2 - x1) * (y1 - y0)
+    # left > right where the three points are convex; elsewhere the least is at an end.
+    bend = left - right
+    vertex = (x0 + x1) / 2 - (y1 - y0) * (x2 - x0) * (x2 - x1) / (2 * bend.clamp(min=EPSILON))
+    end = torch.where(y0 <= y2, x0, x2)
+    return torch.where(bend > EPSILON, vertex.clamp(x0, x2), end).exp()
+
+
+def shortest_lengths(curves: Tensor, knots: tuple[int, ...], tolerance: float) -> Tensor:
+    """(P,): where the curve first comes within `tolerance`, of itself, of its least.
+
+    Between two knots the curve is taken as straight. curves (P, n) as in `cheapest_lengths`.
+    """
+    at = torch.tensor(knots, dtype=curves.dtype, device=curves.device)
+    limit = curves.amin(dim=1, keepdim=True) * (1 + tolerance)
+    first = (curves <= limit).to(torch.int8).argmax(dim=1)
+    before = (first - 1).clamp(min=0)
+    high = curves.gather(1, before[:, None])[:, 0]
+    low = curves.gather(1, first[:, None])[:, 0]
+    share = ((high - limit[:, 0]) / (high - low).clamp(min=EPSILON)).clamp(0.0, 1.0)
+    return torch.where(first == 0, at[0], at[before] + share * (at[first] - at[before]))
+
+
+@torch.no_grad()
+def observe_rates(
+    state: CurriculumState,
+    curves: Tensor,
+    config: CurriculumConfig,
+    k: int,
+    *,
+    reduce: Reduce = _alone,
+) -> tuple[CurriculumState, Tensor]:
+    """One step of an oracle that reads rate curves: the new state and the (P,) targets.
+
+    curves  (P, n) latent alignment at the n `knot_lengths` of each probed sample
+
+    With `price`, the price rises while the targets' mean is above its goal and falls while it is
+    below, so that the tokens go where they buy most.
+    """
+    curves, knots = curves.float(), knot_lengths(config, k)
+    longest = k if config.oracle_maximum is None else config.oracle_maximum
+    if config.oracle == "tolerance":
+        targets = shortest_lengths(curves, knots, config.oracle_tolerance)
+        return state, targets.clamp(config.oracle_minimum, longest)
+    targets = cheapest_lengths(curves, knots, price(state))
+    targets = targets.clamp(config.oracle_minimum, longest)
+    total, count = reduce(torch.stack([targets.sum(), targets.new_full((), len(targets))]))
+    excess = total / count / (config.oracle_scale * k) - 1
+    return state._replace(log_price=state.log_price + config.price_rate * excess), targets

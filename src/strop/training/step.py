@@ -35,6 +35,7 @@ METRICS = (
     "m",
     "u_short",
     "u_long",
+    "price",
     "active_length",
     "predicted_length",
     "predicted_length_squared",
@@ -160,31 +161,18 @@ def forward(
         error = objective.latent_alignment(predicted, field)
 
         zero = torch.zeros_like(scalar["alpha"])
-        target, m, u_short, u_long = predicted_length.detach(), zero, zero, zero
-        length = zero
+        seen = Observation(state, predicted_length.detach(), zero, zero, zero)
+        probed, length = predicted_length, zero
         if probing:
-            with torch.no_grad():
-                every = curriculum.probe_stride(config)
-                probes = curriculum.probe_lengths(lengths[::every], config, k)
-                # Both probes in one call: two rows of the batch for each row probed.
-                both = prefix_mask(torch.cat([probes.short, probes.long]), k)
-                z_q = quantized.z_q.detach()[::every].repeat(2, 1, 1)
-                at_probes = tokenizer.interpreter(z_q, both)
-                probe_error = objective.latent_alignment(at_probes, field[::every].repeat(2, 1, 1))
-                error_short, error_long = probe_error.chunk(2)
-            state, target, decision = curriculum.observe(
-                state,
-                error,
-                error.detach()[::every],
-                probes,
-                error_short,
-                error_long,
-                config,
-                k,
-                reduce=distributed.summed,
-            )
-            m, u_short, u_long = decision.m, decision.u_short, decision.u_long
-            length = objective.length_loss(predicted_length, target, k) / world
+            every = curriculum.probe_stride(config)
+            if config.oracle == "error":
+                seen = _paper_oracle(
+                    tokenizer, quantized.z_q, field, lengths, error, state, config, every
+                )
+            else:
+                seen = _rate_oracle(tokenizer, quantized.z_q, field, state, config, every)
+                probed = predicted_length[::every]
+            length = objective.length_loss(probed, seen.target, k) / world
 
         latent = error.mean() / world
         commitment = objective.commitment(
@@ -198,8 +186,8 @@ def forward(
         )
         extra = zero
         if recipe.extra_loss is not None:
-            seen = Interpretation(field, predicted, quantized.z, active)
-            extra = recipe.extra_loss(seen).float() / world
+            look = Interpretation(field, predicted, quantized.z, active)
+            extra = recipe.extra_loss(look).float() / world
 
     weights = recipe.objective
     loss = (
@@ -211,7 +199,7 @@ def forward(
     )
     # The diversity is the whole batch's in every process; its share is an equal part.
     terms = torch.stack([latent, commitment, diversity / world, length, extra]).detach()
-    hat, goal = predicted_length.detach(), target.detach()
+    hat, goal = probed.detach(), seen.target
     measured = torch.stack(
         [
             loss.detach()
@@ -220,9 +208,10 @@ def forward(
             * diversity.detach()
             * (1 - 1 / world),
             raw.detach().float().norm(dim=-1).mean() / world,
-            m / world,
-            u_short / world,
-            u_long / world,
+            seen.m / world,
+            seen.u_short / world,
+            seen.u_long / world,
+            curriculum.price(seen.state) / world,
             lengths.float().mean() / world,
             hat.mean() / world,
             hat.square().mean() / world,
@@ -232,7 +221,76 @@ def forward(
         ]
     )
     metrics = torch.cat([terms, measured])
-    return Outcome(loss, terms, metrics, quantized.codes, quantized.z.detach(), active, state)
+    return Outcome(loss, terms, metrics, quantized.codes, quantized.z.detach(), active, seen.state)
+
+
+class Observation(NamedTuple):
+    """What an oracle makes of a batch: the curriculum's next state, the targets of the rows it
+    looked at, and the paper's modulator with its two slopes, zeros where it plays no part."""
+
+    state: CurriculumState
+    target: Tensor
+    m: Tensor
+    u_short: Tensor
+    u_long: Tensor
+
+
+@torch.no_grad()
+def _paper_oracle(
+    tokenizer: Tokenizer,
+    z_q: Tensor,
+    field: Tensor,
+    lengths: Tensor,
+    error: Tensor,
+    state: CurriculumState,
+    config: CurriculumConfig,
+    every: int,
+) -> Observation:
+    """Targets for all rows, from the error at their own length and probes beside it."""
+    k = tokenizer.config.max_length
+    probes = curriculum.probe_lengths(lengths[::every], config, k)
+    at = torch.stack([probes.short, probes.long], dim=1)
+    error_short, error_long = _errors_at(tokenizer, z_q[::every], field[::every], at).unbind(1)
+    state, target, decision = curriculum.observe(
+        state,
+        error,
+        error[::every],
+        probes,
+        error_short,
+        error_long,
+        config,
+        k,
+        reduce=distributed.summed,
+    )
+    return Observation(state, target, decision.m, decision.u_short, decision.u_long)
+
+
+@torch.no_grad()
+def _rate_oracle(
+    tokenizer: Tokenizer,
+    z_q: Tensor,
+    field: Tensor,
+    state: CurriculumState,
+    config: CurriculumConfig,
+    every: int,
+) -> Observation:
+    """Targets for the probed rows, from the rate curve of each."""
+    k = tokenizer.config.max_length
+    knots = torch.tensor(curriculum.knot_lengths(config, k), device=field.device)
+    rows = z_q[::every]
+    curves = _errors_at(tokenizer, rows, field[::every], knots.expand(len(rows), -1))
+    state, target = curriculum.observe_rates(state, curves, config, k, reduce=distributed.summed)
+    zero = torch.zeros_like(state.log_price)
+    return Observation(state, target, zero, zero, zero)
+
+
+def _errors_at(tokenizer: Tokenizer, z_q: Tensor, field: Tensor, lengths: Tensor) -> Tensor:
+    """Latent alignment (P, n) of P programs at n lengths each, (P, n), in one interpretation."""
+    n = lengths.shape[1]
+    active = prefix_mask(lengths.flatten(), z_q.shape[1])
+    interpreted = tokenizer.interpreter(z_q.detach().repeat_interleave(n, dim=0), active)
+    error = objective.latent_alignment(interpreted, field.repeat_interleave(n, dim=0))
+    return error.unflatten(0, (-1, n))
 
 
 class Stepper:
