@@ -1,0 +1,1 @@
+"""Evaluation: how well fields are reproduced, and what frozen representations still tell."""

@@ -1,0 +1,71 @@
+"""All baselines for one budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from strop.errors import DataError
+from strop.evaluation.baselines.code import Code
+from strop.evaluation.baselines.kmeans import kmeans
+from strop.evaluation.baselines.pca import pca
+from strop.evaluation.baselines.untrained import untrained
+from strop.model.tokenizer import TokenizerConfig
+
+LEAST_IMAGES = 16
+
+
+def fit_baselines(
+    fields: Tensor,
+    bits: float,
+    *,
+    config: TokenizerConfig,
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+) -> list[Code]:
+    """All baselines of at most `bits` an image, fitted on fields (n, S, d_enc).
+
+    An eighth of the fields is held back to choose between layouts. `config` is the model's that
+    they stand beside.
+    """
+    if len(fields) < LEAST_IMAGES:
+        raise DataError(
+            f"There are {len(fields)} images to fit the baselines on.",
+            f"Give at least {LEAST_IMAGES}; a thousand make a fair comparison.",
+        )
+    fields = fields.to(device, torch.float32)
+    mean = fields.mean(dim=0)
+    around = fields - mean
+    held = len(fields) // 8
+    fitted, choosing = around[held:], around[:held]
+
+    def best(candidates: list[Code]) -> list[Code]:
+        """The candidate of least error, as a code of fields that are not centred."""
+        chosen = min(candidates, key=lambda each: _error(each, choosing), default=None)
+        return [] if chosen is None else [_uncentred(chosen, mean)]
+
+    return [
+        Code(
+            name="mean-field",
+            bits=0.0,
+            setting="the mean over the fitted images at each location",
+            interpret=lambda chunk: mean.to(chunk.device).expand(chunk.shape),
+        ),
+        *best(kmeans(fitted, bits, seed=seed)),
+        *best(pca(fitted, choosing, bits)),
+        *untrained(fields, mean, bits, config, seed=seed),
+    ]
+
+
+def _uncentred(code: Code, mean: Tensor) -> Code:
+    def interpret(chunk: Tensor) -> Tensor:
+        made = code.interpret(chunk.to(mean) - mean) + mean
+        return made.to(chunk.device)
+
+    return replace(code, interpret=interpret)
+
+
+def _error(code: Code, fields: Tensor) -> float:
+    return sum((made - true).square().sum().item() for made, true in code.pairs(fields))

@@ -1,0 +1,79 @@
+"""What a suite is given: the model, and features of the data, computed when first asked for.
+
+A suite is a function `run(context) -> dict` whose result is JSON: `values` maps names of
+`strop.evaluation.measures` to numbers, `intervals` the same names to `[low, high]`; what else it
+holds is the suite's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from strop.data.record import Dataset
+from strop.errors import DataError
+from strop.evaluation.features import Features, compute_features
+from strop.model.tokenizer import Tokenizer
+
+Report = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Context:
+    """One dataset for one model. `val` is measured; `train` is what probes and baselines fit.
+
+    folder    where a suite puts its pictures
+    protocol  which probe protocol: `paper` or `dinov3`
+    """
+
+    tokenizer: Tokenizer
+    data: Dataset
+    train_data: Dataset | None = None
+    folder: Path
+    protocol: str = "paper"
+    seed: int = 0
+    batch: int = 32
+    workers: int = 0
+    report: Report | None = None
+
+    @cached_property
+    def val(self) -> Features:
+        """Features of the data that is measured."""
+        return self._features(self.data, "fields")
+
+    @cached_property
+    def train(self) -> Features:
+        """Features of the data to fit on; it shares no image with `val`."""
+        if self.train_data is None:
+            raise DataError(
+                f"There is nothing to fit on for {self.data.name}.", "Give it with --train SPEC."
+            )
+        train = self._features(self.train_data, "fields to fit on")
+        shared = _digests(train) & _digests(self.val)
+        if shared:
+            raise DataError(
+                f"{self.train_data.name} and {self.data.name} share {len(shared)} images.",
+                "Fit on images that are not measured.",
+            )
+        return train
+
+    def progress(self, what: str) -> Callable[[int, int], None]:
+        """`report` for one piece of work."""
+        return lambda done, total: self.report(what, done, total) if self.report else None
+
+    def _features(self, dataset: Dataset, what: str) -> Features:
+        return compute_features(
+            self.tokenizer,
+            dataset,
+            batch=self.batch,
+            workers=self.workers,
+            progress=self.progress(what),
+        )
+
+
+def _digests(features: Features) -> set[bytes]:
+    return {hashlib.sha256(image.numpy().tobytes()).digest() for image in features.images}
