@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -144,4 +144,8 @@ def _number(value: object) -> float | None:
     """A finite number, also where it was written as a string; None for all else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    return float(value) if re.fullmatch(r"\s*[-+]?\d{1,6}(\.\d*)?\s*", str(value)) else None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

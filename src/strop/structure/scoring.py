@@ -122,23 +122,17 @@ def match(
 def naive_scene(pool: Sequence[Things], seed: int = 0) -> Things:
     """An average scene, which a reader must beat: what the pool says without any program.
 
-    It has the pool's mean number of objects; words in the pool's proportions, and places of the
-    pool's objects, both drawn.
+    It has the pool's mean number of objects, and each attribute and coordinate in the pool's
+    proportions: evenly spaced quantiles rather than draws, which may be lucky. Which shape meets
+    which color at which place is by chance.
     """
     random = np.random.default_rng(seed)
     objects = [thing for scene in pool for thing in scene]
     count = round(len(objects) / len(pool))
-    columns = []
-    for name, words in ATTRIBUTES.items():
-        held = np.array([words.index(getattr(thing, name)) for thing in objects])
-        # Evenly spaced quantiles of the sorted words: proportions without the luck of a draw.
-        spread = np.sort(held)[((np.arange(count) + 0.5) / count * len(held)).astype(int)]
-        columns.append([words[index] for index in random.permutation(spread)])
-    places = [objects[index] for index in random.integers(len(objects), size=count)]
-    return tuple(
-        Thing(*words, place.x, place.y)
-        for *words, place in zip(*columns, places, strict=True)
-    )
+    quantiles = ((np.arange(count) + 0.5) / count * len(objects)).astype(int)
+    columns = [sorted(column) for column in zip(*objects, strict=True)]
+    drawn = [[column[q] for q in random.permutation(quantiles)] for column in columns]
+    return tuple(map(Thing._make, zip(*drawn, strict=True)))
 
 
 def _mean(values: Sequence[float]) -> float:
