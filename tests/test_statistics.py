@@ -6,7 +6,15 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.statistics import bootstrap, pearson, permutation_p, ranks, spearman
+from strop.statistics import (
+    bootstrap,
+    cohens_d,
+    pearson,
+    permutation_p,
+    ranks,
+    sign_flip_p,
+    spearman,
+)
 
 samples = st.lists(
     st.tuples(st.integers(-20, 20), st.integers(-20, 20)), min_size=3, max_size=40
@@ -58,3 +66,30 @@ def test_p_values_are_uniform_when_nothing_is_there():
 def test_p_is_small_when_something_is_there():
     x = np.arange(20.0)
     assert permutation_p(pearson, x, x + 1, draws=199) == pytest.approx(1 / 200)
+
+
+def test_sign_flips_are_scipys_paired_permutations():
+    generator = np.random.default_rng(2)
+    found = generator.normal(0.3, size=9)
+    exact = scipy.stats.permutation_test(
+        (found, np.zeros(9)),
+        lambda x, y: np.mean(x - y),
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=np.inf,
+    )
+    assert sign_flip_p(found, draws=20_000) == pytest.approx(exact.pvalue, abs=0.01)
+
+
+def test_sign_flips_are_uniform_when_nothing_is_there():
+    generator = np.random.default_rng(3)
+    found = [sign_flip_p(generator.normal(size=15), draws=99, seed=s) for s in range(300)]
+    assert scipy.stats.kstest(found, "uniform").pvalue > 0.01
+    assert sign_flip_p(np.zeros(5)) == 1
+
+
+def test_effect_size_is_the_t_statistic_over_the_root_of_n():
+    found = np.random.default_rng(4).normal(0.5, size=25)
+    t = scipy.stats.ttest_1samp(found, 0).statistic
+    assert cohens_d(found) == pytest.approx(t / 5)
+    assert np.isnan(cohens_d([0.2, 0.2]))

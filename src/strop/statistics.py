@@ -79,3 +79,27 @@ def permutation_p(
     seen = statistic(a, b)
     reached = sum(statistic(a, generator.permutation(b)) >= seen for _ in range(draws))
     return (1 + reached) / (1 + draws)
+
+
+def sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
+    """How often the mean of paired (N,) differences is reached when their signs are drawn anew.
+
+    One-sided, for differences that are symmetric about zero if nothing is there. The signs that
+    were seen count as one of the draws. NaN without differences.
+    """
+    values = np.asarray(differences, np.float64)
+    if not len(values):
+        return float("nan")
+    generator = np.random.default_rng(seed)
+    # Rounding must not decide between sums that are equal.
+    slack = 1e-12 * float(np.abs(values).sum())
+    signs = generator.integers(0, 2, (draws, len(values))) * 2 - 1
+    reached = int((signs @ values >= values.sum() - slack).sum())
+    return (1 + reached) / (1 + draws)
+
+
+def cohens_d(differences: ArrayLike) -> float:
+    """Effect size of paired (N,) differences: their mean in units of their spread."""
+    values = np.asarray(differences, np.float64)
+    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return float(values.mean()) / spread if spread > 0 else float("nan")
