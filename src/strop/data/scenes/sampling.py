@@ -60,11 +60,25 @@ def sample_scenes(
     return found.to(index.device, torch.float32)
 
 
+def object_counts(seed: int, indices: Sequence[int] | Tensor) -> Tensor:
+    """(B,) int64: how many objects the scenes of `seed` at `indices` have, without placing them."""
+    return _number(_frame(seed, torch.as_tensor(indices, dtype=torch.int64)))
+
+
+def _frame(seed: int, index: Tensor) -> Tensor:
+    """(B, 13): what is drawn once for each scene: number of objects, camera, lights."""
+    return random.uniform(random.key(seed, index, torch.full_like(index, _FRAME)), 13)
+
+
+def _number(frame: Tensor) -> Tensor:
+    return words.MIN_OBJECTS + _choice(frame[:, 0], words.MAX_OBJECTS - words.MIN_OBJECTS + 1)
+
+
 def _attempt(seed: int, index: Tensor, attempt: Tensor) -> tuple[Scenes, Tensor]:
     """One placement for each (index, attempt), both (B,), and whether it obeys every rule."""
     device, slots = index.device, words.MAX_OBJECTS
-    frame = random.uniform(random.key(seed, index, torch.full_like(index, _FRAME)), 13)
-    number = words.MIN_OBJECTS + _choice(frame[:, 0], words.MAX_OBJECTS - words.MIN_OBJECTS + 1)
+    frame = _frame(seed, index)
+    number = _number(frame)
     camera = frame.new_tensor(words.CAMERA) + words.CAMERA_JITTER * (2 * frame[:, 1:4] - 1)
     lights = frame.new_tensor(words.LIGHT_POSITIONS)
     lights = lights + words.LIGHT_JITTER * (2 * frame[:, 4:].reshape(-1, 3, 3) - 1)
