@@ -20,11 +20,12 @@ from strop.model.teacher import TeacherConfig, load_teacher
 from strop.training import features
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
-from strop.training.draws import Order, mirrored
-from strop.training.features import compute_fields, open_fields, write_fields
+from strop.training.draws import Order, versions
+from strop.training.features import compute_fields, open_fields, view_images, write_fields
 from strop.training.fields import cache_fields, open_data
 from strop.training.loop import train
 from strop.training.sources import FieldSource, ImageSource, ResidentImageSource, split
+from strop.training.views import NUMBERS
 
 CPU = torch.device("cpu")
 ALONE = Workers()
@@ -64,18 +65,25 @@ def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tm
         tmp_path / "cache.safetensors",
         f"folder:{pictures}",
         config,
+        TrainingConfig(),
         progress=lambda done, total: told.append((done, total)),
     )
     assert cache.fields.shape == (12, 2, 4, 192)  # the broken one is left out
     assert told[-1] == (12, 13)
     dataset = open_dataset(f"folder:{pictures}")
     chunks = compute_fields(
-        dataset, teacher, size=32, fit="squash", flip=True, batch=3, report=reports.append
+        dataset,
+        teacher,
+        size=32,
+        fit="squash",
+        training=TrainingConfig(),
+        batch=3,
+        report=reports.append,
     )
     assert torch.allclose(cache.fields.float(), torch.cat(list(chunks)).float(), atol=0.05)
     assert "05-broken" in reports[0]
     assert not torch.equal(cache.fields[:, 0], cache.fields[:, 1])
-    cache.check(config, flip=True)
+    cache.check(config, TrainingConfig())
 
 
 def test_the_cache_is_an_ordinary_safetensors_file(tmp_path):
@@ -89,17 +97,17 @@ def test_the_cache_is_an_ordinary_safetensors_file(tmp_path):
 
 def test_a_cache_that_does_not_fit_is_refused_by_name(tmp_path):
     cache = cached(tmp_path / "cache.safetensors")
-    cache.check(tiny_config(), flip=True)
+    cache.check(tiny_config(), TrainingConfig())
     with pytest.raises(TrainingError, match="image_size is 32, the model's 64"):
-        cache.check(tiny_config(image_size=64), flip=True)
+        cache.check(tiny_config(image_size=64), TrainingConfig())
     with pytest.raises(TrainingError, match="teacher is random:tiny, the model's dinov3-s"):
-        cache.check(tiny_config(teacher=TeacherConfig(name="dinov3-s", width=12)), flip=True)
+        cache.check(tiny_config(teacher=TeacherConfig(name="dinov3-s", width=12)), TrainingConfig())
     with pytest.raises(TrainingError, match=r"width of fields is \[4, 12\].*\[4, 192\]"):
-        cache.check(picture_config(), flip=True)
+        cache.check(picture_config(), TrainingConfig())
     one_sided = cached(tmp_path / "one.safetensors", tiny_fields(10)[:, :1])
-    one_sided.check(tiny_config(), flip=False)
-    with pytest.raises(TrainingError, match="no mirrored fields"):
-        one_sided.check(tiny_config(), flip=True)
+    one_sided.check(tiny_config(), TrainingConfig(flip=False))
+    with pytest.raises(TrainingError, match=r"1 versions .* training\.flip = true"):
+        one_sided.check(tiny_config(), TrainingConfig())
 
 
 def test_damaged_caches_are_recognised(tmp_path):
@@ -146,8 +154,9 @@ def test_an_epoch_shows_every_image_once_in_a_new_order():
 
 
 def test_half_of_the_images_are_mirrored():
-    flips = torch.stack([mirrored(0, step, 64) for step in range(50)])
-    assert 0.45 < flips.float().mean() < 0.55
+    drawn = torch.stack([versions(0, step, 64, 2) for step in range(50)])
+    assert 0.45 < drawn.float().mean() < 0.55
+    assert set(versions(0, 0, 256, 5).tolist()) == {0, 1, 2, 3, 4}
 
 
 def test_the_held_out_slice_is_apart_and_the_same_for_every_seed():
@@ -170,15 +179,17 @@ def test_field_batches_are_a_function_of_the_step_and_split_over_processes():
         FieldSource(fields, training, Workers(rank, 2), device=CPU).batches(4) for rank in (0, 1)
     ]
     assert torch.equal(torch.cat([next(part)[0] for part in parts]), whole[4])
-    still = FieldSource(fields, TrainingConfig(batch=8, flip=False), ALONE, device=CPU)
-    assert all((still.rows(step) % 2 == 0).all() for step in range(4))
+    seen = torch.cat([source.rows(step) for step in range(30)])
+    assert set(seen.tolist()) == set(range(60))  # each image in both of its versions
 
 
 def test_online_cached_and_resident_images_give_the_same_fields(pictures, teacher):
     dataset = open_dataset(f"folder:{pictures}?limit=5")  # before the broken one
     training = TrainingConfig(batch=4, seed=1)
     online = ImageSource(dataset, teacher, training, ALONE, size=32, fit="squash", device=CPU)
-    fields = torch.cat(list(compute_fields(dataset, teacher, size=32, fit="squash", flip=True)))
+    fields = torch.cat(
+        list(compute_fields(dataset, teacher, size=32, fit="squash", training=training))
+    )
     from_cache = FieldSource(fields, training, ALONE, device=CPU)
     images = torch.stack([dataset[i].image for i in range(5)])
     images = torch.nn.functional.interpolate(images, (32, 32), mode="bicubic", antialias=True)
@@ -189,6 +200,41 @@ def test_online_cached_and_resident_images_give_the_same_fields(pictures, teache
             field = source.field_of(next(source.batches(step)))
             # the loader resizes in bytes, which may be a grey level off, and the cache is bf16
             assert torch.nn.functional.cosine_similarity(field, expected, dim=-1).min() > 0.99
+
+
+def test_views_are_crops_of_the_image_and_the_same_each_time(pictures, teacher):
+    dataset = open_dataset(f"folder:{pictures}?limit=5")
+
+    def fields(**changes):
+        training = TrainingConfig(**changes)
+        chunks = compute_fields(dataset, teacher, size=32, fit="squash", training=training)
+        return torch.cat(list(chunks))
+
+    made = fields(views=3)
+    assert made.shape[1] == TrainingConfig(views=3).versions == 5
+    assert torch.equal(made, fields(views=3))
+    assert torch.equal(made[:, :2], fields())
+    assert not torch.equal(made[:, 2], made[:, 3])
+    assert fields(views=2, flip=False).shape[1] == 3
+
+
+def test_views_are_not_mirrored_without_flips():
+    # Left half black, right half white: any unmirrored crop has its left no lighter than its right.
+    images = torch.zeros(64, 3, 32, 32, dtype=torch.uint8)
+    images[..., 16:] = 255
+    uniform = torch.rand(64, NUMBERS, generator=torch.Generator().manual_seed(0))
+
+    def lighter_left(flip):
+        views = view_images(images, uniform, TrainingConfig(flip=flip)).float()
+        return (views[..., 0].mean((1, 2)) > views[..., -1].mean((1, 2))).sum().item()
+
+    assert lighter_left(flip=False) == 0
+    assert lighter_left(flip=True) > 10
+
+
+def test_online_views_train(pictures):
+    preset = tiny_preset(model=picture_config(), steps=3, batch=4, held_out=1, views=2)
+    assert train(preset, f"folder:{pictures}").finished
 
 
 def test_broken_images_do_not_stop_online_training(pictures):

@@ -23,6 +23,7 @@ from strop.training.step import (
 
 CPU = torch.device("cpu")
 STEPS = 40
+ORACLES = pytest.mark.parametrize("oracle", ["error", "price", "tolerance"])
 
 
 def recipe(*, extra_loss=None, objective=None, curriculum=None, **training) -> Recipe:
@@ -49,9 +50,13 @@ def run_forward(tokenizer, plan, step, *, probing=True):
     )
 
 
-def test_the_length_loss_moves_the_head_alone():
+@ORACLES
+def test_the_length_loss_moves_the_head_alone(oracle):
     tokenizer = tiny_tokenizer()
-    plan = recipe(objective={"commitment_weight": 0.0, "diversity_weight": 0.0})
+    plan = recipe(
+        objective={"commitment_weight": 0.0, "diversity_weight": 0.0},
+        curriculum={"oracle": oracle, "probe_fraction": 0.5},
+    )
     gate = SCALARS.index("length_gate")
     values = step_values(plan, STEPS - 1)
     assert values[gate] == 1
@@ -72,9 +77,10 @@ def test_the_length_loss_moves_the_head_alone():
     assert any(gradients[1.0][n].any() for n in gradients[1.0] if n.startswith("length_head."))
 
 
-def test_the_oracle_and_its_probes_leave_no_gradient():
+@ORACLES
+def test_the_oracle_and_its_probes_leave_no_gradient(oracle):
     tokenizer = tiny_tokenizer()
-    plan = recipe()
+    plan = recipe(curriculum={"oracle": oracle})
     gradients = []
     for probing in (False, True):  # phase 2: probes, but no length loss yet
         tokenizer.zero_grad()
@@ -134,6 +140,19 @@ def test_probing_a_fraction_changes_the_slopes_alone():
     half = run_forward(tokenizer, recipe(curriculum={"probe_fraction": 0.5}), 9)
     assert torch.equal(whole.state.error, half.state.error)
     assert torch.equal(whole.loss, half.loss)
+
+
+def test_the_targets_of_a_rate_curve_are_of_the_probed_rows_and_steered_by_the_price():
+    tokenizer = tiny_tokenizer()
+    seen = []
+    for fraction in (1.0, 0.5):
+        plan = recipe(curriculum={"oracle": "price", "probe_fraction": fraction})
+        outcome = run_forward(tokenizer, plan, 9)
+        seen.append(dict(zip(METRICS, outcome.metrics.tolist(), strict=False)))
+        mean = seen[-1]["target_length"] / (0.75 * K)
+        assert outcome.state.log_price.item() == pytest.approx(0.02 * (mean - 1), abs=1e-6)
+    assert seen[0]["target_length"] != seen[1]["target_length"]
+    assert seen[0]["latent"] == seen[1]["latent"]
 
 
 def test_decay_spares_norms_biases_and_embeddings():
@@ -201,7 +220,8 @@ def test_trouble_remembers_the_first_step_and_its_terms():
     assert latent != latent
 
 
-def test_nothing_recompiles_across_the_phases_and_the_graph_says_what_eager_does():
+@ORACLES
+def test_nothing_recompiles_across_the_phases_and_the_graph_says_what_eager_does(oracle):
     torch._dynamo.reset()
     compiled = []
 
@@ -212,14 +232,14 @@ def test_nothing_recompiles_across_the_phases_and_the_graph_says_what_eager_does
     original = torch.compile
     torch.compile = lambda function, **options: original(function, backend=counting, **options)
     try:
-        plan = recipe(compile="on", curriculum={"probe_fraction": 0.5})
+        plan = recipe(compile="on", curriculum={"oracle": oracle, "probe_fraction": 0.5})
         stepper = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU)
     finally:
         torch.compile = original
     stepper.warm_up((batch(),), step_values(plan, 0))
     warm = len(compiled)
     assert warm == 2, "one graph without probes, one with: fullgraph holds"
-    plain = recipe(compile="off", curriculum={"probe_fraction": 0.5})
+    plain = recipe(compile="off", curriculum={"oracle": oracle, "probe_fraction": 0.5})
     eager = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plain, device=CPU)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(STEPS):

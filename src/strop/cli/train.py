@@ -170,9 +170,11 @@ def sweep(
 def features(
     spec: Annotated[str, typer.Argument(help="Spec of the images.")],
     cache: Annotated[Path, typer.Option("--out", help="The file to write.")],
-    preset: Annotated[str, typer.Option(help="Whose teacher, size and fit.")] = "strop-s-dinov3-s",
+    preset: Annotated[
+        str, typer.Option(help="Whose teacher, size, fit, flips and views.")
+    ] = "strop-s-dinov3-s",
     teacher: TeacherName = None,
-    flip: Annotated[bool, typer.Option(help="Also mirrored, for training with flips.")] = True,
+    settings: Settings = None,
     workers: Loading = 2,
     device: Device = None,
 ) -> None:
@@ -181,7 +183,8 @@ def features(
 
     from strop.model.teacher import describe_teacher
 
-    config = load_preset(preset).model
+    resolved = load_preset(preset, parse_assignments(settings or []))
+    config = resolved.model
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
     with counting("fields") as count:
@@ -189,7 +192,7 @@ def features(
             cache,
             spec,
             config,
-            flip=flip,
+            resolved.training,
             device=choose_device(device),
             loading_workers=workers,
             progress=count,

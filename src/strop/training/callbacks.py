@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from strop.files import check_format, format_tag, write_text
 from strop.training.preset import Preset
@@ -36,6 +36,10 @@ class Run:
 
 class Callback:
     """Called by the first process of a run. Override what you need; each may look, none must."""
+
+    def on_fields(self, done: int, total: int) -> None:
+        """While the data's fields are computed, if that is done before the first step: for how
+        many of its images they are."""
 
     def on_start(self, run: Run) -> None:
         """Before the first step, or the first after a resumption."""
@@ -106,10 +110,20 @@ class ProgressBar(Callback):
             console=console,
         )
         self.held_out = ""
+        self.fields: TaskID | None = None
+
+    def on_fields(self, done: int, total: int) -> None:
+        """Show how far the fields are."""
+        self.bar.start()
+        if self.fields is None:
+            self.fields = self.bar.add_task("computing fields", total=total)
+        self.bar.update(self.fields, completed=done)
 
     def on_start(self, run: Run) -> None:
         """Show the bar."""
         self.bar.start()
+        if self.fields is not None:
+            self.bar.remove_task(self.fields)
         self.task = self.bar.add_task(
             "compiling" if run.stepper.compiled else "training",
             total=run.preset.training.steps,
@@ -173,6 +187,11 @@ class Several(Callback):
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = list(callbacks)
+
+    def on_fields(self, done: int, total: int) -> None:
+        """Call all."""
+        for each in self.callbacks:
+            each.on_fields(done, total)
 
     def on_start(self, run: Run) -> None:
         """Call all."""

@@ -26,7 +26,10 @@ class TrainingConfig:
     precision            `bf16` autocast or `fp32`; `auto` is bf16 on a GPU and fp32 on a CPU
     compile              torch.compile and CUDA graphs; `auto` is on a GPU only, `max` searches
                          longer for the fastest kernels
-    flip                 mirror half of the images
+    flip                 each image also mirrored
+    views, view_area     each image also in so many random views: crops that keep at least this
+                         share of its area, mirrored (with `flip`) and recoloured at random.
+                         A cache holds them; the teacher online sees new ones each time
     reseed_every         steps between looks for dead codes (every so many, however long the run)
     reseed_below         average count of tokens per step under which a code is dead
     held_out             images kept from training, to measure R² and cosine on
@@ -52,6 +55,8 @@ class TrainingConfig:
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     compile: Literal["auto", "on", "max", "off"] = "auto"
     flip: bool = True
+    views: int = 0
+    view_area: float = 0.4
     reseed_every: int = 100
     reseed_below: float = 0.1
     held_out: int = 256
@@ -85,7 +90,11 @@ class TrainingConfig:
             raise ConfigError(
                 f"training.weight_average is {self.weight_average}.", "Give a number in [0, 1)."
             )
-        for name in ("held_out", "clip", "weight_decay", "warmup"):
+        if not 0 < self.view_area <= 1:
+            raise ConfigError(
+                f"training.view_area is {self.view_area}.", "Give a share above 0, at most 1."
+            )
+        for name in ("held_out", "clip", "weight_decay", "warmup", "views"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}.", "Give 0 or more.")
         if self.hold_until < self.warmup:
@@ -94,6 +103,11 @@ class TrainingConfig:
                 f"({self.warmup}).",
                 "Give a later step.",
             )
+
+    @property
+    def versions(self) -> int:
+        """How many versions of each image the model is trained on."""
+        return 1 + self.flip + self.views
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:

@@ -81,7 +81,7 @@ def train_decoder(
     images_of = _batches(source, kept, tokenizer, batch, seed, loading_workers)
     for step in range(steps):
         images = next(images_of)
-        flip = draws.mirrored(seed, step, len(images)).to(device)
+        flip = draws.versions(seed, step, len(images), 2).bool().to(device)
         images = torch.where(flip[:, None, None, None], images.flip(-1), images)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             field, made = interpreted(tokenizer, images)

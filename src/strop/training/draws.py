@@ -25,9 +25,9 @@ def uniform(seed: int, purpose: str, number: int, *shape: int) -> Tensor:
     return torch.rand(shape, generator=generator(seed, purpose, number))
 
 
-def mirrored(seed: int, step: int, batch: int) -> Tensor:
-    """(B,) bool: which images of a batch are mirrored."""
-    return uniform(seed, "flip", step, batch) < 0.5
+def versions(seed: int, step: int, batch: int, count: int) -> Tensor:
+    """(B,) int64: in which of its `count` versions each image of a batch is shown."""
+    return (uniform(seed, "version", step, batch) * count).long()
 
 
 class Order:

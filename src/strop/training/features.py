@@ -1,7 +1,8 @@
 """The field cache: the teacher's fields of a dataset, computed once, in one mapped file.
 
-The file is a safetensors file with one bf16 tensor `fields` (n, m, S, d_enc): n images, each as
-it is and, if m is 2, mirrored. Its metadata says which teacher, data, size and fit it is of.
+The file is a safetensors file with one bf16 tensor `fields` (n, m, S, d_enc): n images, each in m
+versions: as it is, then mirrored if there are flips, then in random views. Its metadata says of
+which teacher, data, size and fit it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.images import Fit
 from strop.model.teacher import Teacher
 from strop.model.tokenizer import TokenizerConfig
+from strop.training.config import TrainingConfig
+from strop.training.draws import uniform
+from strop.training.views import MIRROR, NUMBERS, random_views
 
 _KIND, _VERSION = "fields", 1
 _HEADER = 4096  # fixed, so that it can be written once the number of images is known
@@ -43,13 +47,8 @@ class FieldCache:
     image_size: int
     fit: str
 
-    @property
-    def flips(self) -> bool:
-        """Whether mirrored fields are in it."""
-        return self.fields.shape[1] == 2
-
-    def check(self, config: TokenizerConfig, *, flip: bool) -> None:
-        """Refuse a cache that is not of this model's teacher, size and fit."""
+    def check(self, config: TokenizerConfig, training: TrainingConfig) -> None:
+        """Refuse a cache that is not of this model's teacher, size and fit, or of other views."""
         expected = {
             "teacher": config.teacher.name,
             "image_size": config.image_size,
@@ -69,10 +68,13 @@ class FieldCache:
                     f"the model's {value}.",
                     "Write one for this model with `strop data features`, or name another.",
                 )
-        if flip and not self.flips:
+        versions = self.fields.shape[1]
+        if versions != training.versions:
             raise TrainingError(
-                f"The cache {self.path} holds no mirrored fields, but training.flip is on.",
-                "Write it again with flips, or train with --set training.flip=false.",
+                f"The cache {self.path} holds {versions} versions of each image, but with "
+                f"training.flip = {str(training.flip).lower()} and training.views = "
+                f"{training.views} there are {training.versions}.",
+                "Write it again with these, or change them with --set.",
             )
 
 
@@ -83,12 +85,13 @@ def compute_fields(
     *,
     size: int,
     fit: Fit,
-    flip: bool,
+    training: TrainingConfig,
     batch: int = 64,
     workers: int = 0,
     report: Callable[[str], None] | None = None,
 ) -> Iterator[Tensor]:
-    """The fields of all images of a dataset, (b, m, S, d_enc) bf16 at a time, in order.
+    """The fields of all images of a dataset, (b, m, S, d_enc) bf16 at a time, in order, in all
+    versions that `training` asks for.
 
     Broken images are left out; `report` is told of them at the end. On a GPU the teacher runs in
     bf16, and on the device its weights are on.
@@ -98,16 +101,25 @@ def compute_fields(
     with Loader(
         dataset, batch_size=batch, size=size, fit=fit, resize="exact", workers=workers
     ) as loader:
-        for records in loader:
+        for number, records in enumerate(loader):
             images = records.images.to(device, non_blocking=True)
+            shown = [images, images.flip(-1)] if training.flip else [images]
+            for view in range(training.views):
+                chance = uniform(training.seed, f"view {view}", number, len(images), NUMBERS)
+                shown.append(view_images(images, chance.to(device), training))
             with autocast:
-                fields = [teacher(images)]
-                if flip:
-                    fields.append(teacher(images.flip(-1)))
+                fields = [teacher(version) for version in shown]
             yield torch.stack(fields, dim=1).bfloat16()
         problems = loader.report()
     if problems and report is not None:
         report(problems)
+
+
+def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Tensor:
+    """Random views (B, 3, H, H) uint8 of images, by `uniform` (B, NUMBERS); see `random_views`."""
+    if not training.flip:
+        uniform = uniform.index_fill(1, torch.tensor([MIRROR], device=uniform.device), 1.0)
+    return random_views(images, uniform, smallest=training.view_area).round().to(torch.uint8)
 
 
 def write_fields(

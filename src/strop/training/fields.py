@@ -17,6 +17,7 @@ from strop.files import PathLike
 from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
 from strop.model.tokenizer import TokenizerConfig
 from strop.training import distributed
+from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
 from strop.training.features import FieldCache, Progress, compute_fields, open_fields, write_fields
 from strop.training.preset import Preset
@@ -55,7 +56,7 @@ def open_data(
     config, training = preset.model, preset.training
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
-    maker = _Maker(config, device, loading_workers)
+    maker = _Maker(config, training, device, loading_workers)
     dataset: Dataset | None = None
     fields: Tensor | None
     if isinstance(data, Tensor):
@@ -63,14 +64,14 @@ def open_data(
     else:
         dataset = _dataset(data)
         name = data if isinstance(data, str) else dataset.name
-        fields = _fields(cache, maker, dataset, name, training.flip, workers, progress)
+        fields = _fields(cache, maker, dataset, name, workers, progress)
 
     def some(indices: Tensor) -> Tensor:
-        """The fields of some images, (n, S, d_enc), not mirrored."""
+        """The fields of some images as they are, (n, S, d_enc)."""
         if fields is not None:
             return fields[indices.to(fields.device), 0]
         assert dataset is not None
-        return maker.fields(subset(dataset, indices.tolist()), flip=False)[:, 0]
+        return maker.fields(subset(dataset, indices.tolist()), plain=True)[:, 0]
 
     images = len(fields if fields is not None else dataset or ())
     kept, held = split(images, 0 if validation is not None else training.held_out)
@@ -79,7 +80,7 @@ def open_data(
     elif isinstance(validation, Tensor):
         held_out = _checked(validation, config)[:, 0]
     else:
-        held_out = maker.fields(_dataset(validation), flip=False)[:, 0]
+        held_out = maker.fields(_dataset(validation), plain=True)[:, 0]
     if teacher is not None:
         sample = held_out if len(held_out) else some(kept[:16])
         config = replace(config, teacher=replace(config.teacher, scale=scale_for(sample)))
@@ -107,7 +108,6 @@ def _fields(
     maker: _Maker,
     dataset: Dataset,
     name: str,
-    flip: bool,
     workers: Workers,
     progress: Progress | None,
 ) -> Tensor | None:
@@ -115,15 +115,22 @@ def _fields(
     if cache is None:
         return None
     if cache == "memory":
-        return maker.fields(dataset, flip=flip)
-    return _cached(Path(cache), maker, dataset, name, flip, workers, progress).fields
+        return maker.fields(dataset, progress=progress)
+    return _cached(Path(cache), maker, dataset, name, workers, progress).fields
 
 
 class _Maker:
     """Computes fields with the model's teacher, which is loaded only if it is needed."""
 
-    def __init__(self, config: TokenizerConfig, device: torch.device, loading: int) -> None:
-        self.config, self.device, self.loading = config, device, loading
+    def __init__(
+        self,
+        config: TokenizerConfig,
+        training: TrainingConfig,
+        device: torch.device,
+        loading: int,
+    ) -> None:
+        self.config, self.training = config, training
+        self.device, self.loading = device, loading
         self._teacher: Teacher | None = None
 
     @property
@@ -138,29 +145,35 @@ class _Maker:
                 )
         return self._teacher
 
-    def chunks(self, dataset: Dataset, *, flip: bool) -> Iterator[Tensor]:
-        """The fields of a dataset, in order, a few images at a time."""
+    def chunks(self, dataset: Dataset, *, plain: bool = False) -> Iterator[Tensor]:
+        """The fields of a dataset, in order, a few images at a time; `plain` for the images as
+        they are, without the versions that are trained on."""
         return compute_fields(
             dataset,
             self.teacher,
             size=self.config.image_size,
             fit=self.config.fit,
-            flip=flip,
+            training=replace(self.training, flip=False, views=0) if plain else self.training,
             workers=self.loading,
         )
 
-    def fields(self, dataset: Dataset, *, flip: bool) -> Tensor:
+    def fields(
+        self, dataset: Dataset, *, plain: bool = False, progress: Progress | None = None
+    ) -> Tensor:
         """(n, m, S, d_enc) bf16 on the device."""
         config = self.config
         if not len(dataset):
             return torch.empty(0, 1, config.grid**2, config.teacher.width, device=self.device)
         # Into place, because the fields of a dataset may fill more than half of a GPU.
-        shape = (len(dataset), 1 + flip, config.grid**2, config.teacher.width)
+        versions = 1 if plain else self.training.versions
+        shape = (len(dataset), versions, config.grid**2, config.teacher.width)
         fields = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
         done = 0
-        for chunk in self.chunks(dataset, flip=flip):
+        for chunk in self.chunks(dataset, plain=plain):
             fields[done : done + len(chunk)] = chunk
             done += len(chunk)
+            if progress is not None:
+                progress(done, len(dataset))
         return fields[:done]
 
 
@@ -168,26 +181,26 @@ def cache_fields(
     path: PathLike,
     data: str | Dataset,
     config: TokenizerConfig,
+    training: TrainingConfig,
     *,
-    flip: bool = True,
     device: str | torch.device = "cpu",
     loading_workers: int = 0,
     progress: Progress | None = None,
 ) -> FieldCache:
-    """Write the fields of a dataset, as the model of `config` sees it, to a cache file."""
-    maker = _Maker(config, torch.device(device), loading_workers)
+    """Write the fields of a dataset, as a run with these settings sees it, to a cache file."""
+    maker = _Maker(config, training, torch.device(device), loading_workers)
     dataset = _dataset(data)
     name = data if isinstance(data, str) else data.name
-    return _written(Path(path), maker, dataset, name, flip, progress)
+    return _written(Path(path), maker, dataset, name, progress)
 
 
 def _written(
-    path: Path, maker: _Maker, dataset: Dataset, name: str, flip: bool, progress: Progress | None
+    path: Path, maker: _Maker, dataset: Dataset, name: str, progress: Progress | None
 ) -> FieldCache:
     config = maker.config
     return write_fields(
         path,
-        maker.chunks(dataset, flip=flip),
+        maker.chunks(dataset),
         images=len(dataset),
         teacher=config.teacher.name,
         data=name,
@@ -202,16 +215,15 @@ def _cached(
     maker: _Maker,
     dataset: Dataset,
     name: str,
-    flip: bool,
     workers: Workers,
     progress: Progress | None,
 ) -> FieldCache:
     """The cache at `path`; the first process writes it if it is not there."""
     if not path.exists() and workers.first:
-        _written(path, maker, dataset, name, flip, progress)
+        _written(path, maker, dataset, name, progress)
     distributed.wait_for_all()
     cache = open_fields(path)
-    cache.check(maker.config, flip=flip)
+    cache.check(maker.config, maker.training)
     if cache.data != name:
         raise TrainingError(
             f"The cache {path} is of {cache.data}, not of {name}.",
@@ -226,10 +238,10 @@ def _dataset(data: str | Dataset) -> Dataset:
 
 def _checked(fields: Tensor, config: TokenizerConfig) -> Tensor:
     expected = (config.grid**2, config.teacher.width)
-    if fields.ndim != 4 or fields.shape[1] not in (1, 2) or tuple(fields.shape[2:]) != expected:
+    if fields.ndim != 4 or tuple(fields.shape[2:]) != expected:
         raise TrainingError(
             f"Fields of shape {tuple(fields.shape)} do not fit the model.",
-            f"Give (n, 1, {expected[0]}, {expected[1]}), or (n, 2, ...) with mirror images.",
+            f"Give (n, m, {expected[0]}, {expected[1]}), m versions of each image.",
         )
     return fields
 

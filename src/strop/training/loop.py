@@ -92,8 +92,9 @@ def train(
     """Train a tokenizer.
 
     preset      a name, a `.toml` file, or a `Preset`
-    data        a spec such as `folder:/photos`, a dataset, or fields (n, m, S, d_enc) with m = 1,
-                or m = 2 for each image and its mirror image; by default `training.data`
+    data        a spec such as `folder:/photos`, a dataset, or fields (n, m, S, d_enc): m versions
+                of each image, mirrored say, the first of them the image as it is; by default
+                `training.data`
     out         folder for checkpoints, metrics, plots and the model; nothing is written without
     validation  images to measure on; by default some of `data` are kept back
     cache       file of the data's fields, written if it is not there; `memory` to compute them
@@ -133,6 +134,7 @@ def train(
             # Its scale was measured when the run began.
             preset = replace(preset, model=_stored_model(checkpoint))
             teacher = None
+        watchers = Several(callbacks if workers.first else ())
         fields = open_data(
             preset,
             data,
@@ -142,6 +144,7 @@ def train(
             workers=workers,
             device=chosen,
             loading_workers=loading_workers,
+            progress=watchers.on_fields,
         )
         widths = fields.config.decoder.widths if fields.config.decoder else None
         preset = replace(preset, model=_trained_model(fields.config, preset.curriculum))
@@ -170,7 +173,6 @@ def train(
         if checkpoint is not None:
             restore(stepper, checkpoint)
             run.step, seconds = checkpoint.step, checkpoint.about["seconds"]
-        watchers = Several(callbacks if workers.first else ())
         if folder is not None and workers.first:
             _make_folder(folder)
             write_json(folder / "run.json", "run", 1, to_dict(preset))

@@ -21,7 +21,9 @@ from strop.images import Fit
 from strop.model.teacher import Teacher
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
-from strop.training.draws import Order, generator, mirrored
+from strop.training.draws import Order, generator, uniform, versions
+from strop.training.features import view_images
+from strop.training.views import NUMBERS
 
 Loaded = tuple[Tensor, ...]
 
@@ -44,7 +46,8 @@ class Source(Protocol):
 
 
 class FieldSource:
-    """Fields (n, m, S, d_enc), in memory or mapped from a cache.
+    """Fields (n, m, S, d_enc), in memory or mapped from a cache: m versions of each image, of
+    which one is drawn each time.
 
     On the training device they stay where they are and the step picks rows; otherwise a thread
     copies batches over ahead of time. `kept` are the images to train on, all by default.
@@ -65,7 +68,6 @@ class FieldSource:
         self.fields = fields.flatten(0, 1)
         self.device = device
         self.training, self.workers = training, workers
-        self.flip = training.flip and self.versions == 2
         self.order = Order(self.images, training.batch, seed=training.seed)
         self.resident = fields.device.type == device.type and device.type != "cpu"
         check_images(self.images, training)
@@ -74,8 +76,7 @@ class FieldSource:
         """(B,) int64: the rows of the flattened fields that make up this process's batch."""
         training = self.training
         rows = self.kept[self.order.rows(step)] * self.versions
-        if self.flip:
-            rows = rows + mirrored(training.seed, step, training.batch)
+        rows = rows + versions(training.seed, step, training.batch, self.versions)
         return rows[self.workers.share(training.batch)]
 
     def batches(self, step: int) -> Iterator[Loaded]:
@@ -140,14 +141,14 @@ class ImageSource:
         for batch in self.loader.forever():
             yield (
                 to_device(batch.images, self.device),
-                to_device(flips(self.training, step)[share], self.device),
+                to_device(chances(self.training, step)[share], self.device),
             )
             step += 1
 
     def field_of(self, loaded: Loaded) -> Tensor:
         """See `Source`."""
-        images, flip = loaded
-        return online_field(self.teacher, images, flip)
+        images, chance = loaded
+        return online_field(self.teacher, images, chance, self.training)
 
 
 class ResidentImageSource:
@@ -175,14 +176,14 @@ class ResidentImageSource:
         while True:
             yield (
                 to_device(self.order.rows(step)[share], self.device),
-                to_device(flips(self.training, step)[share], self.device),
+                to_device(chances(self.training, step)[share], self.device),
             )
             step += 1
 
     def field_of(self, loaded: Loaded) -> Tensor:
         """See `Source`."""
-        rows, flip = loaded
-        return online_field(self.teacher, self.pixels[rows], flip)
+        rows, chance = loaded
+        return online_field(self.teacher, self.pixels[rows], chance, self.training)
 
 
 def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:
@@ -195,21 +196,27 @@ def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:
     return order[held_out:].sort().values, order[:held_out].sort().values
 
 
-def flips(training: TrainingConfig, step: int) -> Tensor:
-    """(B,) bool: which images of the batch of `step` are mirrored; none without `flip`."""
-    if not training.flip:
-        return torch.zeros(training.batch, dtype=torch.bool)
-    return mirrored(training.seed, step, training.batch)
+def chances(training: TrainingConfig, step: int) -> Tensor:
+    """(B, 1 + NUMBERS): the version in which each image is shown, and what a view of it takes."""
+    version = versions(training.seed, step, training.batch, training.versions)
+    view = uniform(training.seed, "view", step, training.batch, NUMBERS)
+    return torch.cat([version[:, None], view], dim=1)
 
 
-def online_field(teacher: Callable[[Tensor], Tensor], images: Tensor, flip: Tensor) -> Tensor:
-    """The field of uint8 images (B, 3, H, H), those of `flip` (B,) mirrored first."""
-    images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+def online_field(
+    teacher: Callable[[Tensor], Tensor], images: Tensor, chance: Tensor, training: TrainingConfig
+) -> Tensor:
+    """The field of uint8 images (B, 3, H, H), each in the version that `chances` drew."""
+    version = chance[:, 0, None, None, None]
+    shown = torch.where(version == 1, images.flip(-1), images) if training.flip else images
+    if training.views:
+        views = view_images(images, chance[:, 1:], training)
+        shown = torch.where(version > training.flip, views, shown)
     with (
         torch.no_grad(),
         torch.autocast(images.device.type, torch.bfloat16, enabled=images.device.type == "cuda"),
     ):
-        return teacher(images)
+        return teacher(shown)
 
 
 def compiled_teacher(teacher: Teacher, compiled: bool) -> Callable[[Tensor], Tensor]:

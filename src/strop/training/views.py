@@ -1,0 +1,58 @@
+"""Random views of images, made on the device a batch at a time."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NUMBERS = 9
+"""Random numbers that one view takes."""
+
+MIRROR = 4
+"""Which of them decides whether it is mirrored: below a half it is."""
+
+_ASPECT = math.log(4 / 3)
+_GAIN = 0.2
+
+
+def random_views(images: Tensor, uniform: Tensor, *, smallest: float) -> Tensor:
+    """A random crop of each image, stretched to its size, mirrored half the time and recoloured.
+
+    images    (B, 3, H, H) uint8
+    uniform   (B, NUMBERS) in [0, 1), all there is of chance
+    smallest  share of the area that a crop keeps at least
+
+    Returns (B, 3, H, H) float32 from 0 to 255.
+    """
+    area, aspect, across, down, mirror, *colour = uniform.unbind(1)
+    area = smallest + (1 - smallest) * area
+    aspect = torch.exp((2 * aspect - 1) * _ASPECT / 2)
+    wide, high = ((area.sqrt() * side).clamp(max=1) for side in (aspect, 1 / aspect))
+    left, top = (2 * across - 1) * (1 - wide), (2 * down - 1) * (1 - high)
+    zero = torch.zeros_like(wide)
+    turned = torch.where(mirror < 0.5, -wide, wide)
+    window = torch.stack([turned, zero, left, zero, high, top], dim=1).view(-1, 2, 3)
+    grid = F.affine_grid(window, list(images.shape), align_corners=False)
+    cropped = F.grid_sample(
+        images.float(), grid, mode="bicubic", padding_mode="reflection", align_corners=False
+    )
+    return _recoloured(cropped, torch.stack(colour, dim=1))
+
+
+def resized(view: Tensor, size: int) -> Tensor:
+    """Images (B, 3, H, H) from 0 to 255 at `size` by `size`, float32."""
+    if view.shape[-1] == size:
+        return view.float()
+    small = F.interpolate(view.float(), (size, size), mode="bicubic", antialias=True)
+    return small.clamp(0, 255)
+
+
+def _recoloured(images: Tensor, uniform: Tensor) -> Tensor:
+    """A little more or less light, contrast, red and blue, by `uniform` (B, 4) in [0, 1)."""
+    light, contrast, red, blue = (1 + _GAIN * (2 * uniform - 1)).unbind(1)
+    gain = torch.stack([light * red.sqrt(), light, light * blue.sqrt()], dim=1)[..., None, None]
+    mean = images.mean(dim=(1, 2, 3), keepdim=True)
+    return ((mean + (images - mean) * contrast[:, None, None, None]) * gain).clamp(0, 255)
