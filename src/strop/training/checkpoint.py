@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,19 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path, stepper: Stepper, step: int, about: dict[str, Any], *, keep: int
 ) -> Path:
-    """Write the state after `step` steps and delete all but the `keep` latest checkpoints.
+    """Write the state after `step` steps: see `write_checkpoint`."""
+    return write_checkpoint(folder, _state(stepper), step, about, keep=keep)
+
+
+def write_checkpoint(
+    folder: Path, state: Mapping[str, Tensor], step: int, about: dict[str, Any], *, keep: int
+) -> Path:
+    """Write the tensors of `state` after `step` steps; keep only the `keep` latest checkpoints.
 
     If it cannot be written, the ones before are still there.
     """
     path = folder / f"step-{step:08d}.safetensors"
-    tensors = {name: value.detach().cpu().contiguous() for name, value in _state(stepper).items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     metadata = {
         "format": format_tag(_KIND, _VERSION),
         "step": str(step),

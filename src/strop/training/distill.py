@@ -1,0 +1,632 @@
+"""Distillation: a small vision transformer learns what frozen networks see.
+
+The networks run on the very views that the student gets, at the largest of its sizes, so no
+image is seen twice alike; everything random is a pure function of the seed and the step.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from strop.data.loader import Loader
+from strop.data.record import Dataset
+from strop.data.spec import open_dataset, parse_spec
+from strop.errors import ConfigError, TrainingError
+from strop.files import PathLike, format_tag, write_text
+from strop.images import Fit
+from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
+from strop.training import draws
+from strop.training.callbacks import METRICS_FORMAT, read_metrics
+from strop.training.checkpoint import (
+    Checkpoint,
+    checkpoint_paths,
+    latest_checkpoint,
+    write_checkpoint,
+)
+from strop.training.distilled import save_distilled
+from strop.training.loop import machine
+from strop.training.networks import load_network
+from strop.training.sources import compiled_teacher, split, to_device
+from strop.training.student import Student, Target, coarser, distortion, term_names, terms
+from strop.training.views import NUMBERS, random_views, resized
+
+Watch = Callable[[float, str], None]
+"""Called now and then with the share of the run that is done, and what it is at."""
+
+_SAMPLE = 1024  # views that means and spreads are measured on
+_RESIDENT_SHARE = 0.5  # of the GPU's free memory that images may take
+_BETAS = (0.9, 0.98)
+_CLIP = 1.0
+_WINDOW = 50  # weights are averaged over about this part of the steps so far
+_KEPT = 2  # checkpoints
+_OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig:
+    """Settings of a distillation.
+
+    student         an architecture: `tiny`, `dinov3-s`, `dinov3-b`, `dinov3-l`
+    sizes           pixels of the student's images; every view is seen at all of them
+    steps, batch    optimizer steps, and views in each
+    minutes         if given, the run ends after that time instead, its schedule following the
+                    clock; it is then not repeatable to the bit
+    learning_rate   peak: reached after `warmup`, a share of the run, then lowered along a cosine
+    weight_decay    of AdamW, on matrices alone
+    class_weight    of the class token's terms beside the patches'
+    geometry        weight of the term that keeps the student's cosines between patches those of
+                    the first network
+    smallest_crop   share of an image's area that a view shows at least
+    held_out        images kept from training, to measure on
+    seed            of everything random
+    log_every       steps between lines of the log
+    validate_every  steps between looks at the held-out images, each with a checkpoint
+    """
+
+    student: str = "tiny"
+    sizes: tuple[int, ...] = (128, 256)
+    steps: int = 4000
+    batch: int = 256
+    minutes: float | None = None
+    learning_rate: float = 1.5e-3
+    warmup: float = 0.05
+    weight_decay: float = 0.05
+    class_weight: float = 0.5
+    geometry: float = 1.0
+    smallest_crop: float = 0.35
+    held_out: int = 256
+    seed: int = 0
+    log_every: int = 50
+    validate_every: int = 1000
+
+    def __post_init__(self) -> None:
+        wrong = [size for size in self.sizes if size < 16 or size % PIXELS_PER_LOCATION]
+        if wrong or not self.sizes:
+            raise ConfigError(
+                f"The sizes are {', '.join(map(str, self.sizes)) or 'none'}.",
+                f"Give multiples of {PIXELS_PER_LOCATION}, such as 128,256.",
+            )
+        for name in ("steps", "batch", "log_every", "validate_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}.", "Give at least 1.")
+        for name in ("learning_rate", "smallest_crop"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}.", "Give more than 0, up to 1.")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"minutes is {self.minutes}.", "Give a number above 0.")
+
+
+def distill(
+    sources: Mapping[str, float] | Sequence[str],
+    data: Sequence[str | Dataset | Tensor],
+    *,
+    out: PathLike,
+    config: DistillConfig | None = None,
+    shares: Sequence[float] | None = None,
+    validation: str | Dataset | Tensor | None = None,
+    name: str | None = None,
+    notes: Sequence[str] = (),
+    dtype: Literal["bf16", "fp32"] = "bf16",
+    resume: bool = False,
+    device: str | torch.device | None = None,
+    loading_workers: int = 0,
+    watch: Watch | None = None,
+) -> dict[str, float]:
+    """Train a student on the features of frozen networks and write it to the folder `out`.
+
+    sources     names of networks (see `load_network`), with weights if they differ; the first
+                also lends the geometry of its field
+    data        specs, datasets, or uint8 images (n, 3, H, H) of the largest size
+    shares      how much of a batch each of `data` makes up; by default as many as it has images
+    validation  images to measure on; without it some of `data` are kept for that
+    name        the title of the card, by default the folder's
+    notes       lines for the card: where sources and data come from, and their licences
+    dtype       of the weights in the folder
+
+    Returns the metrics on the held-out images, which are also in the card. On a GPU all but the
+    losses runs in bf16, compiled.
+    """
+    config = config or DistillConfig()
+    watch = watch or (lambda share, text: None)
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    weights = dict(sources) if isinstance(sources, Mapping) else dict.fromkeys(sources, 1.0)
+    _check(weights, data, shares)
+    folder = Path(out)
+    checkpoint = _checkpoint(folder, resume)
+    watch(0, "loading networks")
+    networks = [load_network(each).to(chosen) for each in weights]
+    pool = read_pool(
+        data,
+        config,
+        shares=shares,
+        validation=validation,
+        device=chosen,
+        loading_workers=loading_workers,
+        watch=watch,
+    )
+    run = _Run(config, weights, networks, pool, folder, chosen, watch)
+    if checkpoint is not None:
+        run.restore(checkpoint)
+    metrics = run.go()
+    facts = {
+        "name": name or folder.resolve().name,
+        "architecture": f"{config.student}, {_millions(run.averaged.backbone)} M parameters",
+        "sizes": ", ".join(f"{size} px" for size in config.sizes),
+        "data": "; ".join(
+            f"{_name_of(each)} ({share:.0%} of the views)"
+            for each, share in zip(data, pool.shares, strict=True)
+        ),
+        "images": f"{len(pool.images):,}, and {len(pool.held_out):,} held out",
+        "steps": f"{run.step:,} of {config.batch} views",
+        "time": f"{run.seconds / 60:.1f} min",
+        "machine": machine(chosen),
+        "sources": [{"name": _label(each), "weight": weights[each]} for each in weights],
+        "notes": list(notes),
+        "metrics": metrics,
+        "settings": asdict(config),
+    }
+    save_distilled(run.averaged.backbone, folder, facts, _DTYPES[dtype])
+    return metrics
+
+
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The images of a run, decoded, at its largest size.
+
+    images    (n, 3, H, H) uint8, the datasets' one after another
+    counts    how many of them each dataset has
+    shares    how much of a batch each dataset makes up
+    held_out  (m, 3, H, H) uint8
+    """
+
+    images: Tensor
+    counts: tuple[int, ...]
+    shares: tuple[float, ...]
+    held_out: Tensor
+
+    def rows(self, seed: int, purpose: str, step: int, count: int) -> Tensor:
+        """(count,) int64: images drawn at random, from each dataset by its share."""
+        which, where = draws.uniform(seed, purpose, step, 2, count)
+        ends = torch.tensor(self.shares).cumsum(0)[:-1]
+        dataset = torch.bucketize(which, ends, right=True)
+        counts = torch.tensor(self.counts)
+        starts = counts.cumsum(0) - counts
+        return starts[dataset] + (where.double() * counts[dataset]).long()
+
+    def batch(self, rows: Tensor, device: torch.device) -> Tensor:
+        """The images at `rows` (B,), on the device."""
+        if self.images.device.type == "cpu":
+            return to_device(self.images[rows], device)
+        return self.images[to_device(rows, device)]
+
+
+def read_pool(
+    data: Sequence[str | Dataset | Tensor],
+    config: DistillConfig,
+    *,
+    shares: Sequence[float] | None,
+    validation: str | Dataset | Tensor | None,
+    device: torch.device,
+    loading_workers: int,
+    watch: Watch,
+) -> Pool:
+    """Decode all images once; they lie on the device if they fit there."""
+    size = max(config.sizes)
+    images, held_out = [], []
+    for number, each in enumerate(data):
+        watch(0, f"reading images, {number + 1} of {len(data)}")
+        read = _read(each, size, device, loading_workers)
+        wanted = 0 if validation is not None else config.held_out // len(data)
+        kept, held = split(len(read), wanted)
+        images.append(read[kept])
+        held_out.append(read[held])
+    if validation is not None:
+        held_out = [_read(validation, size, device, loading_workers)]
+    whole = torch.cat(images)
+    if len(whole) < config.batch:
+        raise TrainingError(
+            f"There are {len(whole)} images to train on, fewer than one batch of {config.batch}.",
+            "Use more data or a smaller batch.",
+        )
+    if not sum(map(len, held_out)):
+        raise TrainingError(
+            "There is no image to measure on.", "Use more data, or name some with --val."
+        )
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        if whole.nbytes < _RESIDENT_SHARE * free:
+            whole = whole.to(device)
+    counts = tuple(map(len, images))
+    given = shares or counts
+    return Pool(
+        whole,
+        counts,
+        tuple(share / sum(given) for share in given),
+        torch.cat(held_out).to(device),
+    )
+
+
+def _read(
+    data: str | Dataset | Tensor, size: int, device: torch.device, loading_workers: int
+) -> Tensor:
+    """All images of a dataset, (n, 3, size, size) uint8 on the CPU."""
+    if isinstance(data, Tensor):
+        if data.dtype != torch.uint8 or data.shape[1:] != (3, size, size):
+            raise TrainingError(
+                f"The images are {tuple(data.shape)} of {data.dtype}.",
+                f"Give uint8 of shape (n, 3, {size}, {size}).",
+            )
+        return data.cpu()
+    from strop.data.scenes import ScenesDataset
+
+    dataset = open_dataset(data) if isinstance(data, str) else data
+    if isinstance(dataset, ScenesDataset) and dataset.size == size and device.type == "cuda":
+        return torch.cat([part.cpu() for part in dataset.batches(128, device, drop_last=False)])
+    fit: Fit = getattr(dataset, "fit", None) or "squash"
+    with Loader(
+        dataset, batch_size=64, size=size, fit=fit, workers=loading_workers, pin_memory=False
+    ) as loader:
+        return torch.cat([batch.images for batch in loader])
+
+
+class _Run:
+    """Everything a run changes, and the steps."""
+
+    def __init__(
+        self,
+        config: DistillConfig,
+        weights: Mapping[str, float],
+        networks: Sequence[Teacher],
+        pool: Pool,
+        folder: Path,
+        device: torch.device,
+        watch: Watch,
+    ) -> None:
+        self.config, self.pool, self.folder = config, pool, folder
+        self.device, self.watch = device, watch
+        self.compiled = device.type == "cuda"
+        self.settings = {**asdict(config), "sizes": list(config.sizes), "sources": dict(weights)}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.student = Student(
+                config.student, [each.width for each in networks], size=max(config.sizes)
+            ).to(device)
+        self.networks = [compiled_teacher(each, self.compiled) for each in networks]
+        watch(0, "measuring the networks' features")
+        self.targets = self._measure(weights)
+        self.weights = torch.tensor(
+            [weight * part for weight in weights.values() for part in (1.0, config.class_weight)]
+            + [config.geometry],
+            device=device,
+        )
+        self.names = term_names(self.targets)
+        self.terms = torch.compile(terms, dynamic=False) if self.compiled else terms
+        self.averaged = copy.deepcopy(self.student).requires_grad_(False)
+        self.parameters = {
+            name: parameter
+            for name, parameter in self.student.named_parameters()
+            if parameter.requires_grad
+        }
+        self.optimizer = torch.optim.AdamW(
+            [
+                {
+                    "params": [p for p in self.parameters.values() if (p.ndim > 1) == decays],
+                    "weight_decay": config.weight_decay if decays else 0.0,
+                }
+                for decays in (True, False)
+            ],
+            lr=config.learning_rate,
+            betas=_BETAS,
+            fused=True,
+        )
+        self.step, self.before = 0, 0.0
+        self.begun = time.monotonic()
+        self.metrics: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, resumptions included."""
+        return self.before + time.monotonic() - self.begun
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is done, by steps or by the clock."""
+        if self.config.minutes is None:
+            return self.step / self.config.steps
+        return self.seconds / (60 * self.config.minutes)
+
+    def go(self) -> dict[str, float]:
+        """Take all steps that are left; the metrics at the end."""
+        config = self.config
+        log = _Log(self.folder / "metrics.jsonl", self.step)
+        if self.compiled:
+            self.watch(0, "compiling")
+            self._losses().sum().backward()
+            self.optimizer.zero_grad(set_to_none=True)
+        totals, counted = torch.zeros(len(self.names), device=self.device), 0
+        self.begun = time.monotonic()
+        since = self.seconds
+        while (progress := self.progress) < 1:
+            totals += self._take(progress)
+            counted += 1
+            last = self.progress >= 1
+            if self.step % config.log_every == 0 or last:
+                means = dict(zip(self.names, (totals / counted).tolist(), strict=True))
+                self._check_finite(means)
+                rate = counted * config.batch / max(self.seconds - since, 1e-9)
+                log.add("training", self.step, {**means, "images_per_second": rate})
+                self.watch(min(self.progress, 1), self._told(means, rate))
+                totals.zero_()
+                counted, since = 0, self.seconds
+            if self.step % config.validate_every == 0 or last:
+                self.metrics = self.validate()
+                log.add("validation", self.step, self.metrics)
+                self._save()
+                since = self.seconds
+        return self.metrics or self.validate()  # resumed after its last step
+
+    def _take(self, progress: float) -> Tensor:
+        """One step; its terms, detached."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.config, progress)
+        off = self._losses()
+        self.optimizer.zero_grad(set_to_none=True)
+        (self.weights * off).sum().backward()
+        torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), _CLIP)
+        self.optimizer.step()
+        self.step += 1
+        with torch.no_grad():
+            torch._foreach_lerp_(
+                list(self.averaged.parameters()),
+                list(self.student.parameters()),
+                1 / (1 + self.step / _WINDOW),
+            )
+        return off.detach()
+
+    def _losses(self) -> Tensor:
+        """The terms of this step's views, averaged over the sizes."""
+        config, step = self.config, self.step
+        rows = self.pool.rows(config.seed, "rows", step, config.batch)
+        uniform = draws.uniform(config.seed, "views", step, config.batch, NUMBERS)
+        images = self.pool.batch(rows, self.device)
+        view = random_views(images, to_device(uniform, self.device), smallest=config.smallest_crop)
+        with self._autocast():
+            fields = self._fields(view)
+            return torch.stack(
+                [
+                    self.terms(self.student, self.targets, resized(view, size), fields)
+                    for size in config.sizes
+                ]
+            ).mean(0)
+
+    @torch.no_grad()
+    def _fields(self, view: Tensor) -> list[Tensor]:
+        with self._autocast():
+            return [network(view) for network in self.networks]
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.compiled)
+
+    @torch.no_grad()
+    def _measure(self, weights: Mapping[str, float]) -> list[Target]:
+        """The targets, with means and spreads over a sample of the images as they are."""
+        config = self.config
+        count = max(min(_SAMPLE, len(self.pool.images)) // config.batch, 1) * config.batch
+        rows = self.pool.rows(config.seed, "sample", 0, count)
+        seen: list[list[Tensor]] = [[] for _ in weights]
+        for part in rows.split(config.batch):
+            view = self.pool.batch(part, self.device).float()
+            for fields, field in zip(seen, self._fields(view), strict=True):
+                fields.append(field.float())
+        return [
+            Target(_label(name), weight, fields)
+            for (name, weight), fields in zip(weights.items(), seen, strict=True)
+        ]
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Cosine and R² of every prediction, and what became of the geometry, on held-out images.
+
+        Of the averaged weights, at each size; the R² is `r2_centred`.
+        """
+        student, sums = self.averaged, _Sums()
+        # Batches of the training's size: compiled networks know no other.
+        for images in _full(self.pool.held_out, self.config.batch):
+            fields = self._fields(images.float())
+            for size in self.config.sizes:
+                with self._autocast():
+                    token, own = student(resized(images, size))
+                    for number, (target, field) in enumerate(
+                        zip(self.targets, fields, strict=True)
+                    ):
+                        field = field.float()
+                        where = f"{target.label}, {size} px"
+                        patches = target.patches(coarser(field, own))
+                        sums.add(f"{where}, patches", student.patch_heads[number](own), patches)
+                        pooled = target.pooled(field)
+                        sums.add(f"{where}, class", student.class_heads[number](token), pooled)
+                wanted = coarser(fields[0].float(), own)
+                sums.mean(f"geometry kept, {size} px", 1 - distortion(own, wanted))
+                sums.mean(f"effective rank, {size} px", effective_rank(own.float()))
+        return sums.metrics()
+
+    def _told(self, means: Mapping[str, float], rate: float) -> str:
+        loss = sum(w * m for w, m in zip(self.weights.tolist(), means.values(), strict=True))
+        return f"loss {loss:.3f}  geometry {means['geometry']:.3f}  {rate:,.0f} img/s"
+
+    def _check_finite(self, means: Mapping[str, float]) -> None:
+        bad = [name for name, value in means.items() if not math.isfinite(value)]
+        if bad:
+            paths = checkpoint_paths(self.folder / "checkpoints")
+            last = f" The last good checkpoint is {paths[0]}." if paths else ""
+            raise TrainingError(
+                f"The distillation failed by step {self.step}: the term {bad[0]!r} is not finite."
+                f"{last}",
+                "Lower the learning rate.",
+            )
+
+    def _state(self) -> dict[str, Tensor]:
+        """Every tensor that steps change, by name, not copied."""
+        state: dict[str, Tensor] = {f"student.{n}": value for n, value in self.parameters.items()}
+        state |= {f"averaged.{name}": value for name, value in self.averaged.named_parameters()}
+        for name, parameter in self.parameters.items():
+            kept = self.optimizer.state[parameter]
+            state |= {f"optimizer.{name}.{part}": kept[part] for part in _OPTIMIZER}
+        return state
+
+    def _save(self) -> None:
+        about = {"settings": self.settings, "seconds": self.seconds}
+        write_checkpoint(self.folder / "checkpoints", self._state(), self.step, about, keep=_KEPT)
+
+    @torch.no_grad()
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on where `checkpoint` was written."""
+        if checkpoint.about["settings"] != json.loads(json.dumps(self.settings)):
+            raise TrainingError(
+                f"The run in {self.folder} has other settings.",
+                "Resume with the same ones, or start a new run in another --out.",
+            )
+        for parameter in self.parameters.values():
+            self.optimizer.state[parameter] = {
+                "step": torch.zeros((), device=self.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        for name, kept in self._state().items():
+            kept.copy_(checkpoint.tensors[name])
+        self.step, self.before = checkpoint.step, checkpoint.about["seconds"]
+
+
+class _Sums:
+    """Residuals, totals and cosines, gathered over batches."""
+
+    def __init__(self) -> None:
+        self.residual: dict[str, Tensor] = {}
+        self.total: dict[str, Tensor] = {}
+        self.means: dict[str, list[Tensor]] = {}
+
+    def add(self, what: str, predicted: Tensor, target: Tensor) -> None:
+        """Gather a prediction (..., d) of standardised features."""
+        predicted = predicted.float()
+        for sums, value in (
+            (self.residual, (predicted - target).double().square().sum()),
+            (self.total, target.double().square().sum()),
+        ):
+            sums[what] = sums.get(what, 0) + value
+        cosine = torch.nn.functional.cosine_similarity(predicted, target, dim=-1)
+        self.mean(f"{what}, cosine", cosine.double().mean())
+
+    def mean(self, what: str, value: Tensor) -> None:
+        """Gather a number to be averaged over batches."""
+        self.means.setdefault(what, []).append(value)
+
+    def metrics(self) -> dict[str, float]:
+        """All of it, by name."""
+        found = {
+            f"{what}, r2_centred": (1 - self.residual[what] / self.total[what]).item()
+            for what in self.residual
+        }
+        averaged = {name: torch.stack(each).mean().item() for name, each in self.means.items()}
+        return dict(sorted({**found, **averaged}.items()))
+
+
+class _Log:
+    """`metrics.jsonl`, in the form of a training's."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self.path = path
+        kept = [line for line in read_metrics(path) if line["step"] <= step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def add(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a line."""
+        tag = format_tag("metrics", METRICS_FORMAT)
+        line = {"format": tag, "kind": kind, "step": step, **metrics}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def learning_rate(config: DistillConfig, progress: float) -> float:
+    """The rate when a share `progress` of the run is done: a linear warm-up, then a cosine."""
+    if progress < config.warmup:
+        # Half a percent of the way at the start, because a rate of 0 would be a wasted step.
+        return config.learning_rate * max(progress / config.warmup, 0.005)
+    rest = (progress - config.warmup) / (1 - config.warmup)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * min(rest, 1.0)))
+
+
+def effective_rank(field: Tensor) -> Tensor:
+    """The exponential of the entropy of the spectrum of a field (B, S, d) about its mean."""
+    flat = field.flatten(0, 1).double()
+    spectrum = torch.linalg.eigvalsh(torch.cov(flat.T)).clamp(min=0)
+    return torch.special.entr(spectrum / spectrum.sum()).sum().exp()
+
+
+def _full(images: Tensor, batch: int) -> list[Tensor]:
+    """`images` in batches of exactly `batch`; the last is filled up from the start."""
+    count = -(-len(images) // batch) * batch
+    rows = torch.arange(count, device=images.device) % len(images)
+    return [images[part] for part in rows.split(batch)]
+
+
+def _check(
+    weights: Mapping[str, float], data: Sequence[object], shares: Sequence[float] | None
+) -> None:
+    if not weights:
+        raise TrainingError("There is no network to distil from.", "Name one with --from.")
+    for name, weight in weights.items():
+        if not (weight > 0 and math.isfinite(weight)):
+            raise ConfigError(f"The weight of {name} is {weight}.", "Give a number above 0.")
+    labels = [_label(name) for name in weights]
+    if len(set(labels)) < len(labels):
+        raise ConfigError(
+            f"Two networks are called {max(labels, key=labels.count)!r}.",
+            "Give each folder a name of its own.",
+        )
+    if not data:
+        raise TrainingError("There are no images to train on.", "Name some with --data.")
+    if shares and (len(shares) != len(data) or not all(share > 0 for share in shares)):
+        raise ConfigError(
+            f"The shares of {len(data)} datasets are {', '.join(f'{s:g}' for s in shares)}.",
+            "Give one number above 0 for each --data, in the same order.",
+        )
+
+
+def _checkpoint(folder: Path, resume: bool) -> Checkpoint | None:
+    if resume:
+        return latest_checkpoint(folder / "checkpoints")[0]
+    if checkpoint_paths(folder / "checkpoints"):
+        raise TrainingError(
+            f"{folder} already holds a run.", "Go on with --resume, or choose another --out."
+        )
+    return None
+
+
+def _label(name: str) -> str:
+    return Path(name).name
+
+
+def _name_of(data: str | Dataset | Tensor) -> str:
+    if isinstance(data, Tensor):
+        return "images in memory"
+    if not isinstance(data, str):
+        return data.name
+    spec = parse_spec(data)  # where it lay is nobody's business
+    return str(replace(spec, path=Path(spec.path).name))
+
+
+def _millions(module: torch.nn.Module) -> str:
+    return f"{sum(parameter.numel() for parameter in module.parameters()) / 1e6:.2f}"

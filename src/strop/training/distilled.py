@@ -1,0 +1,95 @@
+"""What a distillation leaves: a folder that loads as a DINOv3, with a card made from its facts."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from strop.errors import TrainingError
+from strop.files import PathLike, atomic_path, read_json, write_json, write_text
+
+FACTS = "distilled.json"
+_KIND, _VERSION = "distilled", 1
+_FILES = ("model.safetensors", "config.json")
+
+
+def save_distilled(
+    backbone: nn.Module, folder: PathLike, facts: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """Write the student as a `transformers` folder, with its facts and its card."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    import transformers
+
+    transformers.logging.disable_progress_bar()  # for one file it is noise
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
+            backbone.to("cpu", dtype).save_pretrained(scratch)  # type: ignore[operator]
+            for name in _FILES:
+                with atomic_path(folder / name) as temporary:
+                    temporary.write_bytes((Path(scratch) / name).read_bytes())
+    finally:
+        transformers.logging.enable_progress_bar()
+    _write(folder, facts)
+
+
+def add_metrics(folder: PathLike, metrics: dict[str, float]) -> None:
+    """Add metrics measured afterwards, such as probes, to a distilled teacher's card."""
+    if not (Path(folder) / FACTS).is_file():
+        raise TrainingError(
+            f"{folder} holds no {FACTS}.", "Give a folder that `strop teacher distill` wrote."
+        )
+    facts = read_json(Path(folder) / FACTS, _KIND, _VERSION)
+    _write(Path(folder), {**facts, "metrics": {**facts["metrics"], **metrics}})
+
+
+def _write(folder: Path, facts: dict[str, Any]) -> None:
+    write_json(folder / FACTS, _KIND, _VERSION, facts)
+    write_text(folder / "README.md", render(facts))
+
+
+def render(facts: dict[str, Any]) -> str:
+    """The card as Markdown, with the front matter that hubs read."""
+    about = {key: value for key, value in facts.items() if key not in _SECTIONS}
+    sources = [
+        f"- `{source['name']}`, with weight {source['weight']:g}" for source in facts["sources"]
+    ]
+    sections = [
+        "---\nlibrary_name: transformers\npipeline_tag: image-feature-extraction\n"
+        "tags: [strop, distillation, dinov3_vit]\n---",
+        f"# {facts['name']}",
+        "A vision transformer in DINOv3's architecture, distilled: its patch tokens learned to "
+        "predict, through linear heads that were thrown away, the patch features of the networks "
+        "below, and its class token their pooled ones. It has never seen DINOv3 itself unless "
+        "that is among them.",
+        _table(about),
+        "## Learned from",
+        "\n".join(sources),
+    ]
+    if facts["notes"]:
+        sections += ["## Sources and licences", "\n".join(f"- {note}" for note in facts["notes"])]
+    sections += [
+        "## Metrics",
+        "On held-out images, unless the name says otherwise. `r2_centred` is R² about the mean of each channel.",
+        _table(facts["metrics"]),
+        "## Use",
+        "```python\nfrom strop.model.teacher import load_teacher\n\n"
+        'teacher = load_teacher("path/of/this/folder")\n```\n\n'
+        "or `transformers.AutoModel.from_pretrained`, with ImageNet's mean and std.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+_SECTIONS = ("name", "sources", "notes", "metrics", "settings")
+
+
+def _table(values: dict[str, Any]) -> str:
+    rows = [
+        f"| {key} | {f'{value:.4g}' if isinstance(value, float) else value} |"
+        for key, value in values.items()
+    ]
+    return "\n".join(["| | |", "|---|---|", *rows])
