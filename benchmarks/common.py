@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import strop
-from strop.files import write_json
+from strop.files import read_json, write_json
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -39,6 +42,39 @@ def save(name: str, result: dict[str, Any]) -> Path:
     path = RESULTS / f"{name}.json"
     write_json(path, "benchmark", 1, {"machine": machine(), **result})
     return path
+
+
+@contextmanager
+def _turn(kind: int, name: str) -> Iterator[None]:
+    with (Path(tempfile.gettempdir()) / f"strop-benchmark-{name}.lock").open("w") as file:
+        fcntl.flock(file, kind)
+        yield  # closing the file gives the turn up
+
+
+def preparing() -> Any:
+    """Compile and warm up in here: benchmarks started side by side may do so together ..."""
+    return _turn(fcntl.LOCK_SH, "device")
+
+
+def alone() -> Any:
+    """... and take times in here: one at a time, while none is preparing."""
+    return _turn(fcntl.LOCK_EX, "device")
+
+
+def save_rows(
+    name: str, rows: list[dict[str, Any]], keys: tuple[str, ...], **others: Any
+) -> list[dict[str, Any]]:
+    """Put `rows` into `results/NAME.json` beside those of earlier runs on the same machine, or in
+    place of those with the same `keys`; all the rows then in it."""
+    path = RESULTS / f"{name}.json"
+    with _turn(fcntl.LOCK_EX, name):
+        earlier = read_json(path, "benchmark", 1) if path.is_file() else {}
+        kept = earlier.get("rows", []) if earlier.get("machine") == machine() else []
+        new = {tuple(row[key] for key in keys) for row in rows}
+        rows = [row for row in kept if tuple(row[key] for key in keys) not in new] + rows
+        rows.sort(key=lambda row: [str(row[key]).zfill(8) for key in keys])
+        save(name, {**others, "rows": rows})
+    return rows
 
 
 def seconds(call: Callable[[], Any], *, repeat: int = 5, at_least: float = 0.3) -> float:

@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from common import device, save
+from common import device, save_rows
 from strop.data.record import Batch, Record, stack
 from strop.training.callbacks import read_metrics
 from strop.training.loop import train
@@ -72,11 +72,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="instead of the preset's own")
     parser.add_argument("--compile", default="auto", choices=["auto", "on", "max", "off"])
     arguments = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in arguments.only.split(","):
-        rows.append(run(name, arguments))
-        console.print({key: rows[-1][key] for key in ("preset", "finished", "images_per_second")})
-        save("paper_presets", {"steps": arguments.steps, "rows": rows})
+        row = run(name, arguments)
+        console.print({key: row[key] for key in ("preset", "finished", "images_per_second")})
+        rows = save_rows("paper_presets", [row], ("preset",))
         torch._dynamo.reset()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -119,6 +119,8 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     memory = torch.cuda.max_memory_allocated() / 1e9 if where.type == "cuda" else 0.0
     return {
         "preset": name,
+        "steps": result.step,
+        "compile": arguments.compile,
         "batch": preset.training.batch,
         "finished": result.finished,
         "model_written": written,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from common import RESULTS, device, machine, save
+from common import alone, device, preparing, save_rows
 from strop.curriculum import scaled
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
@@ -43,26 +42,23 @@ console = Console()
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table. `phase` 2 stands for all phases with probes."""
+    """One or two rows of the table: phase 1, and with `probes` also the phases after it."""
 
     preset: str
     batches: tuple[int, ...]
-    phase: int = 1
+    probes: bool = False
     online: bool = False
-    reach: str = ""
+    reach: str = "report"
 
 
 SETTINGS = {
-    "cached": Setting("strop-s-dinov3-s", (256, 512, 1024, 2048), reach="9,000 img/s"),
-    "cached-probes": Setting(
-        "strop-s-dinov3-s", (256, 512, 1024, 2048), phase=2, reach="at most 10 % slower"
-    ),
-    "batch-32": Setting("strop-s-dinov3-s", (32,), reach="120 steps/s"),
-    "batch-32-probes": Setting("strop-s-dinov3-s", (32,), phase=2, reach="report"),
+    "cached": Setting("strop-s-dinov3-s", (512, 1024, 2048), probes=True, reach="9,000 img/s"),
+    "batch-32": Setting("strop-s-dinov3-s", (32,), probes=True, reach="120 steps/s"),
     "online": Setting("strop-s-dinov3-s", (256, 512, 1024), online=True, reach="5,500 img/s"),
-    "medium": Setting("strop-m-dinov3-s", (256, 512, 1024), reach="report"),
-    "clevr": Setting("clevr-64", (512, 1024, 2048, 4096), reach="28,000 img/s"),
+    "medium": Setting("strop-m-dinov3-s", (256, 512, 1024)),
+    "clevr": Setting("clevr-64", (1024, 2048, 4096), reach="28,000 img/s"),
 }
+PROBES_REACH = "at most 10 % slower"
 
 
 def main() -> None:
@@ -79,9 +75,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     where = device()
-    ceiling = matmul_ceiling(where)
-    console.print(f"{machine()['device']}: matrix products at {ceiling / 1e12:.0f} TFLOP/s")
-    rows = measured_before(arguments.name)
+    rows: list[dict[str, Any]] = []
     for name in arguments.only.split(","):
         setting = SETTINGS[name]
         batches = setting.batches
@@ -89,7 +83,7 @@ def main() -> None:
             batches = tuple(map(int, arguments.batches.split(",")))
         for batch in batches:
             try:
-                row = measure(name, setting, batch, arguments, where)
+                measured = measure(name, setting, batch, arguments, where)
             except torch.OutOfMemoryError:
                 console.print(f"{name} at batch {batch}: out of memory")
                 continue
@@ -98,40 +92,23 @@ def main() -> None:
                 gc.collect()
                 if where.type == "cuda":
                     torch.cuda.empty_cache()
-            row["share_of_ceiling"] = row["tflops"] * 1e12 / ceiling
-            rows = [old for old in rows if (old["setting"], old["batch"]) != (name, batch)]
-            rows.append(row)
-            console.print(
-                f"{name} batch {batch}: {row['images_per_second']:,.0f} img/s, "
-                f"{row['steps_per_second']:.1f} steps/s, {row['tflops']:.0f} TFLOP/s "
-                f"({row['share_of_ceiling']:.0%}), {row['memory_gb']:.1f} GB, "
-                f"compiled in {row['seconds_to_compile']:.0f} s"
-            )
-            # After every row, so that a run cut off has something to show.
-            save(
-                arguments.name,
-                {
-                    "matmul_tflops": ceiling / 1e12,
-                    "rows": rows,
-                    "best": best(rows),
-                },
-            )
+            for row in measured:
+                console.print(
+                    f"{name} batch {batch} phase {row['phase']}: "
+                    f"{row['images_per_second']:,.0f} img/s, "
+                    f"{row['steps_per_second']:.1f} steps/s, {row['tflops']:.0f} TFLOP/s "
+                    f"({row['share_of_ceiling']:.0%}), {row['memory_gb']:.1f} GB, "
+                    f"compiled in {row['seconds_to_compile']:.0f} s"
+                )
+            # After every setting, so that a run cut off has something to show.
+            rows = save_rows(arguments.name, measured, ("setting", "batch", "phase"))
     show(rows)
-
-
-def measured_before(name: str) -> list[dict[str, Any]]:
-    """Rows of an earlier run on the same device: the table may be filled in several goes."""
-    path = RESULTS / f"{name}.json"
-    if not path.is_file():
-        return []
-    earlier = json.loads(path.read_text(encoding="utf-8"))
-    return earlier["rows"] if earlier["machine"] == machine() else []
 
 
 def measure(
     name: str, setting: Setting, batch: int, arguments: argparse.Namespace, where: torch.device
-) -> dict[str, Any]:
-    """Steady steps of one setting at one batch size."""
+) -> list[dict[str, Any]]:
+    """Steady steps of one setting at one batch size, a row for each of its phases."""
     preset = load_preset(
         setting.preset,
         {
@@ -156,13 +133,11 @@ def measure(
     stepper = Stepper(tokenizer, source.field_of, recipe, device=where)
     if arguments.no_graph:
         stepper.graphed = False
-    step = recipe.curriculum.phase_ends[setting.phase - 2] if setting.phase > 1 else 1
+    phases = {1: 1}
+    if setting.probes:
+        phases[2] = recipe.curriculum.phase_ends[0]
+    step = 1
     batches = source.batches(step)
-
-    started = time.perf_counter()
-    loaded = next(batches)
-    stepper.initialise_codebook(loaded)
-    stepper.warm_up(loaded, to_device(step_values(recipe, step), where))
 
     def take() -> None:
         """One step as the loop takes it: draw, load, step."""
@@ -170,34 +145,49 @@ def measure(
         stepper(next(batches), to_device(step_values(recipe, step), where), step)
         step += 1
 
-    for _ in range(WARM_STEPS + 3):
-        take()
-    wait(where)
+    started = time.perf_counter()
+    with preparing():
+        loaded = next(batches)
+        stepper.initialise_codebook(loaded)
+        stepper.warm_up(loaded, to_device(step_values(recipe, step), where))
+        for _ in range(WARM_STEPS + 3):
+            take()
+        wait(where)
     compiled_in = time.perf_counter() - started
 
-    seconds = timed(take, arguments.seconds, where)
-    if arguments.profile:
-        profile(take, where)
-    metrics = stepper.take_metrics()
-    if not metrics["loss"] == metrics["loss"]:
-        raise RuntimeError(f"{name}: the loss is not a number")
-    images = batch / seconds
-    flops = flops_per_image(preset, setting, arguments.probe_fraction)
-    memory = torch.cuda.max_memory_allocated() / 1e9 if where.type == "cuda" else 0.0
-    return {
-        "setting": name,
-        "preset": setting.preset,
-        "phase": setting.phase,
-        "batch": batch,
-        "reach": setting.reach,
-        "images_per_second": images,
-        "steps_per_second": 1 / seconds,
-        "gflop_per_image": flops / 1e9,
-        "tflops": images * flops / 1e12,
-        "memory_gb": memory,
-        "seconds_to_compile": compiled_in,
-        "loss": metrics["loss"],
-    }
+    rows = []
+    for phase, first in phases.items():
+        step = first
+        with alone():
+            ceiling = matmul_ceiling(where)
+            take()
+            seconds = timed(take, arguments.seconds, where)
+            if arguments.profile:
+                profile(take, where)
+        metrics = stepper.take_metrics()
+        if not metrics["loss"] == metrics["loss"]:
+            raise RuntimeError(f"{name}: the loss is not a number")
+        images = batch / seconds
+        flops = flops_per_image(preset, setting, phase, arguments.probe_fraction)
+        rows.append(
+            {
+                "setting": name,
+                "preset": setting.preset,
+                "phase": phase,
+                "batch": batch,
+                "reach": setting.reach if phase == 1 else PROBES_REACH,
+                "images_per_second": images,
+                "steps_per_second": 1 / seconds,
+                "gflop_per_image": flops / 1e9,
+                "tflops": images * flops / 1e12,
+                "matmul_tflops": ceiling / 1e12,
+                "share_of_ceiling": images * flops / ceiling,
+                "memory_gb": torch.cuda.max_memory_allocated() / 1e9 if where.type == "cuda" else 0,
+                "seconds_to_compile": compiled_in,
+                "loss": metrics["loss"],
+            }
+        )
+    return rows
 
 
 def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source:
@@ -233,7 +223,7 @@ def timed(take: Callable[[], None], budget: float, where: torch.device) -> float
     return statistics.median(found)
 
 
-def flops_per_image(preset: Preset, setting: Setting, probe_fraction: float) -> float:
+def flops_per_image(preset: Preset, setting: Setting, phase: int, probe_fraction: float) -> float:
     """Of the matrix products of one training step, forward and twice that backward.
 
     Counted from the architecture, so that a faster implementation of the same model does not
@@ -254,7 +244,7 @@ def flops_per_image(preset: Preset, setting: Setting, probe_fraction: float) -> 
     interpreter = i.depth * layer + linear(s, i.width, d_enc)
     codes = linear(k, model.quantizer.code_width, model.quantizer.codes)
     total = 3.0 * (generator + interpreter + codes)
-    if setting.phase > 1:
+    if phase > 1:
         total += 2 * probe_fraction * interpreter
     if setting.online:
         total += 2 * s * teacher_parameters(f"random:{model.teacher.name}")
@@ -293,25 +283,16 @@ def profile(take: Callable[[], None], where: torch.device) -> None:
     print(seen.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=90))
 
 
-def best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest batch of each setting."""
-    fastest: dict[str, Any] = {}
-    for row in rows:
-        known = fastest.get(row["setting"])
-        if known is None or row["images_per_second"] > known["images_per_second"]:
-            fastest[row["setting"]] = {
-                key: row[key] for key in ("batch", "images_per_second", "steps_per_second", "reach")
-            }
-    return fastest
-
-
 def show(rows: list[dict[str, Any]]) -> None:
     """The table."""
-    table = Table("setting", "batch", "img/s", "steps/s", "TFLOP/s", "of ceiling", "GB", "reach")
+    table = Table(
+        "setting", "batch", "phase", "img/s", "steps/s", "TFLOP/s", "of ceiling", "GB", "reach"
+    )
     for row in rows:
         table.add_row(
             row["setting"],
             str(row["batch"]),
+            "1" if row["phase"] == 1 else "2 to 4",
             f"{row['images_per_second']:,.0f}",
             f"{row['steps_per_second']:.1f}",
             f"{row['tflops']:.0f}",

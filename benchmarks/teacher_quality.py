@@ -1,0 +1,67 @@
+"""How good teachers' fields are, by one probe on one split: the figures in a teacher's card."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from common import device, machine, save
+from strop.cli.console import counting
+from strop.data.spec import open_dataset
+from strop.evaluation.teacher import teacher_quality
+from strop.model.teacher import load_teacher
+
+COLUMNS = ("miou", "map", "grouping_auc", "effective_rank")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("teachers", nargs="+", help="names as load_teacher takes them")
+    parser.add_argument("--train", required=True, help="a spec with masks and labels")
+    parser.add_argument("--val", required=True)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+
+    train, val = open_dataset(arguments.train), open_dataset(arguments.val)
+    rows = []
+    for name in arguments.teachers:
+        start = time.perf_counter()
+        teacher = load_teacher(name).to(device())
+        with counting(name) as progress:
+            result = teacher_quality(
+                teacher, train, val, size=arguments.size, seed=arguments.seed, progress=progress
+            )
+        parameters = sum(each.numel() for each in teacher.backbone.parameters())
+        rows.append(
+            {
+                "teacher": name.rstrip("/").rsplit("/", 1)[-1],
+                "parameters": parameters,
+                **result,
+                "seconds": time.perf_counter() - start,
+            }
+        )
+
+    title = f"fields at {arguments.size} px on {train.name} and {val.name}"
+    table = Table("teacher", "M", "width", *COLUMNS, title=f"{title}, {machine()['device']}")
+    for row in rows:
+        figures = [f"{row[column]:.3f}" for column in COLUMNS]
+        millions = f"{row['parameters'] / 1e6:.1f}"
+        table.add_row(row["teacher"], millions, str(row["width"]), *figures)
+    Console().print(table)
+    save(
+        "teacher_quality",
+        {
+            "data": {"train": train.name, "val": val.name},
+            "size": arguments.size,
+            "seed": arguments.seed,
+            "rows": rows,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
