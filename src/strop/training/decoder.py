@@ -13,6 +13,7 @@ from torch import Tensor
 from strop.data.loader import Loader
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
+from strop.data.stream import image_batches
 from strop.data.subset import subset
 from strop.errors import TrainingError
 from strop.model.decoder import Decoder, DecoderConfig
@@ -26,6 +27,9 @@ from strop.training.sources import split
 
 Watch = Callable[[int, dict[str, float]], None]
 """Called every few steps with how many were taken and the mean losses since."""
+
+RESIDENT_BYTES = 4 << 30
+"""Of uint8 images that are held in memory throughout; more are read again and again."""
 
 ABOUT_WIDTHS = "decoder widths"
 """Where a model without a decoder notes the widths its preset has for one."""
@@ -67,7 +71,9 @@ def train_decoder(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = Decoder(decoder_config, field_width=config.teacher.width).to(device)
-    source = open_dataset(data) if isinstance(data, str) else data
+    source = _held(
+        open_dataset(data) if isinstance(data, str) else data, tokenizer, loading_workers
+    )
     kept, held = split(len(source), held_out)
     if len(kept) < batch:
         raise TrainingError(
@@ -174,6 +180,21 @@ def ssim(x: Tensor, y: Tensor, window: int = 11, sigma: float = 1.5) -> Tensor:
 def _field_of_pixels(teacher: Teacher, pixels: Tensor) -> Tensor:
     """The teacher's field of float images in [0, 1], with gradient to the pixels."""
     return teacher.patch_tokens(teacher.backbone, teacher.preprocess(pixels.float() * 255)).float()
+
+
+def _held(source: Dataset | Tensor, tokenizer: Tokenizer, workers: int) -> Dataset | Tensor:
+    """The images on the device if they are few enough: they are decoded, or rendered, once."""
+    config = tokenizer.config
+    if isinstance(source, Tensor) or len(source) * 3 * config.image_size**2 > RESIDENT_BYTES:
+        return source
+    batches = image_batches(
+        source,
+        size=config.image_size,
+        fit=config.fit,
+        device=tokenizer.device,
+        workers=workers,
+    )
+    return torch.cat(list(batches))
 
 
 def _batches(

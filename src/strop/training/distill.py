@@ -18,9 +18,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from strop.data.loader import Loader
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset, parse_spec
+from strop.data.stream import image_batches
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, format_tag, write_text
 from strop.images import Fit
@@ -270,16 +270,12 @@ def _read(
                 f"Give uint8 of shape (n, 3, {size}, {size}).",
             )
         return data.cpu()
-    from strop.data.scenes import ScenesDataset
-
     dataset = open_dataset(data) if isinstance(data, str) else data
-    if isinstance(dataset, ScenesDataset) and dataset.size == size and device.type == "cuda":
-        return torch.cat([part.cpu() for part in dataset.batches(128, device, drop_last=False)])
     fit: Fit = getattr(dataset, "fit", None) or "squash"
-    with Loader(
-        dataset, batch_size=64, size=size, fit=fit, workers=loading_workers, pin_memory=False
-    ) as loader:
-        return torch.cat([batch.images for batch in loader])
+    batches = image_batches(
+        dataset, size=size, fit=fit, resize="fast", device=device, workers=loading_workers
+    )
+    return torch.cat([images.cpu() for images in batches])
 
 
 class _Run:

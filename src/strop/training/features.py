@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.data.loader import Loader
 from strop.data.record import Dataset
+from strop.data.stream import image_batches
 from strop.errors import FormatError, TrainingError
 from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.images import Fit
@@ -98,21 +98,17 @@ def compute_fields(
     """
     device = teacher.mean.device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-    with Loader(
-        dataset, batch_size=batch, size=size, fit=fit, resize="exact", workers=workers
-    ) as loader:
-        for number, records in enumerate(loader):
-            images = records.images.to(device, non_blocking=True)
-            shown = [images, images.flip(-1)] if training.flip else [images]
-            for view in range(training.views):
-                chance = uniform(training.seed, f"view {view}", number, len(images), NUMBERS)
-                shown.append(view_images(images, chance.to(device), training))
-            with autocast:
-                fields = [teacher(version) for version in shown]
-            yield torch.stack(fields, dim=1).bfloat16()
-        problems = loader.report()
-    if problems and report is not None:
-        report(problems)
+    batches = image_batches(
+        dataset, size=size, fit=fit, batch=batch, device=device, workers=workers, report=report
+    )
+    for number, images in enumerate(batches):
+        shown = [images, images.flip(-1)] if training.flip else [images]
+        for view in range(training.views):
+            chance = uniform(training.seed, f"view {view}", number, len(images), NUMBERS)
+            shown.append(view_images(images, chance.to(device), training))
+        with autocast:
+            fields = [teacher(version) for version in shown]
+        yield torch.stack(fields, dim=1).bfloat16()
 
 
 def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Tensor:
