@@ -74,7 +74,8 @@ def render(facts: dict[str, Any]) -> str:
         sections += ["## Sources and licences", "\n".join(f"- {note}" for note in facts["notes"])]
     sections += [
         "## Metrics",
-        "On held-out images, unless the name says otherwise. `r2_centred` is R² about the mean of each channel.",
+        "On held-out images, unless the name says otherwise; `r2_centred` is R² about the mean of "
+        "each channel.",
         _table(facts["metrics"]),
         "## Use",
         "```python\nfrom strop.model.teacher import load_teacher\n\n"
