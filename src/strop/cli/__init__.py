@@ -9,7 +9,7 @@ import typer
 from safetensors import SafetensorError
 
 import strop
-from strop.cli import codes, data, demo, info, study, train
+from strop.cli import codes, data, demo, info, study, teacher, train
 from strop.cli.console import complain
 from strop.errors import StropError
 
@@ -31,6 +31,7 @@ app.command(context_settings=study.SETTINGS, help=study.HELP)(study.study)
 app.command()(info.info)
 data.app.command()(train.features)
 app.add_typer(data.app, name="data")
+app.add_typer(teacher.app, name="teacher")
 
 
 def _version(asked: bool) -> None:
