@@ -1,0 +1,82 @@
+// Programs are values: every edit gives a new one. The server decides whether it makes sense.
+
+/** The API's shape, with active codes and rest joined to `codes`. */
+export function fromWire({ codes, rest, ...others }) {
+  return { ...others, codes: [...codes, ...(rest ?? [])], erased: others.erased ?? [] };
+}
+
+export function toWire({ codes, length, ...others }) {
+  return { ...others, length, codes: codes.slice(0, length), rest: codes.slice(length) };
+}
+
+export const isErased = (program, k) => program.erased.includes(k);
+
+export const isActive = (program, k) => k < program.length && !isErased(program, k);
+
+export const withLength = (program, length) => ({ ...program, length });
+
+export function toggleErased(program, k) {
+  const erased = isErased(program, k)
+    ? program.erased.filter((each) => each !== k)
+    : [...program.erased, k].sort((a, b) => a - b);
+  return { ...program, erased };
+}
+
+/** Another code at position k; a hole there is filled. */
+export function replaceCode(program, k, code) {
+  const codes = program.codes.with(k, code);
+  return { ...program, codes, erased: program.erased.filter((each) => each !== k) };
+}
+
+/** The tokens at i and j trade places, holes included. */
+export function swap(program, i, j) {
+  const codes = program.codes.with(i, program.codes[j]).with(j, program.codes[i]);
+  const place = (k) => (k === i ? j : k === j ? i : k);
+  return { ...program, codes, erased: program.erased.map(place).sort((a, b) => a - b) };
+}
+
+export const same = (a, b) =>
+  a.length === b.length && sameCodes(a, b) && `${a.erased}` === `${b.erased}`;
+
+const sameCodes = (a, b) => `${a.codes}` === `${b.codes}`;
+
+/** What the rate-quality curve depends on: not on the length. */
+export const withoutLength = (program) => `${program.codes}/${program.erased}`;
+
+/** Undo and redo over values. */
+export class History {
+  past = [];
+  future = [];
+  #merging = false;
+
+  /** Remember `before`. Steps of one drag `merge` into a single one. */
+  push(before, merge = false) {
+    if (!(merge && this.#merging)) this.past.push(before);
+    this.#merging = merge;
+    this.future = [];
+  }
+
+  endMerge() {
+    this.#merging = false;
+  }
+
+  undo(now) {
+    this.endMerge();
+    if (!this.past.length) return null;
+    this.future.push(now);
+    return this.past.pop();
+  }
+
+  redo(now) {
+    this.endMerge();
+    if (!this.future.length) return null;
+    this.past.push(now);
+    return this.future.pop();
+  }
+
+  clear() {
+    this.past = [];
+    this.future = [];
+    this.endMerge();
+  }
+}

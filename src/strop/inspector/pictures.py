@@ -1,0 +1,68 @@
+"""Pictures that come in from strangers, and pictures that go out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from threading import Semaphore
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+
+from strop.errors import ImageError
+from strop.images import fit_square, pil_to_tensor
+from strop.model.tokenizer import TokenizerConfig
+
+MAX_BYTES = 16 * 2**20
+"""An image file may be this large."""
+MAX_PIXELS = 40_000_000
+"""And decode to this many pixels."""
+FORMATS = ("PNG", "JPEG", "WEBP")
+"""By what the bytes are, whatever they are called. Each tells its size before it is decoded."""
+
+# Decoding is the one step whose memory grows with what was sent: few at a time.
+_decoders = Semaphore(2)
+
+
+def read_upload(text: str, config: TokenizerConfig) -> Tensor:
+    """An image file in base64 to the model's uint8 square `(3, H, H)`."""
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ImageError("The image is not base64.", "Send the file's bytes in base64.") from error
+    if len(content) > MAX_BYTES:
+        raise ImageError(
+            f"The image has {len(content):,} bytes, more than {MAX_BYTES:,}.", "Send a smaller one."
+        )
+    with _decoders:
+        try:
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
+        except Exception as error:  # its parsers raise nearly everything
+            raise ImageError(
+                "This is no image that can be shown here.", "Send a PNG, a JPEG or a WebP."
+            ) from error
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise ImageError(
+                f"The image has {width} x {height} pixels, more than {MAX_PIXELS:,}.",
+                "Resize it first; the model looks at a much smaller one anyway.",
+            )
+        return fit_square(pil_to_tensor(image), config.image_size, config.fit)
+
+
+def png(image: Tensor) -> str:
+    """uint8 `(3, H, W)` to a PNG in base64."""
+    return _encoded(image, format="PNG")
+
+
+def thumbnail(image: Tensor, side: int = 128) -> str:
+    """uint8 `(3, H, H)` to a small WebP in base64."""
+    return _encoded(fit_square(image, min(side, image.shape[-1])), format="WEBP", quality=80)
+
+
+def _encoded(image: Tensor, **options: Any) -> str:
+    file = io.BytesIO()
+    Image.fromarray(image.cpu().permute(1, 2, 0).contiguous().numpy()).save(file, **options)
+    return base64.b64encode(file.getvalue()).decode()
