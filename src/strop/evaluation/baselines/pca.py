@@ -109,7 +109,7 @@ def _joint(fields: Tensor) -> Transform:
 
 @cache
 def normal_levels(bits: int) -> tuple[float, ...]:
-    """The 2^bits levels that code a standard normal variable with least squared error (Lloyd, Max)."""
+    """The 2^bits levels that code a standard normal variable with least squared error."""
     points = _normal_points()
     count = 1 << bits
     levels = points.reshape(count, -1).mean(dim=1)
@@ -128,8 +128,8 @@ def normal_error(bits: int) -> float:
 
 
 def _normal_points() -> Tensor:
-    """2^16 quantiles of the standard normal distribution."""
-    count = 1 << 16
+    """2^14 quantiles of the standard normal distribution."""
+    count = 1 << 14
     share = (torch.arange(count, dtype=torch.double) + 0.5) / count
     return math.sqrt(2) * torch.erfinv(2 * share - 1)
 

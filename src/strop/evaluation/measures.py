@@ -1,0 +1,124 @@
+"""Every figure that evaluation gives: its unit, which way is better, and its definition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a figure is. `better` is empty where neither way is."""
+
+    title: str
+    definition: str
+    better: Literal["higher", "lower", ""] = "higher"
+    unit: str = ""
+    digits: int = 3
+
+    @property
+    def heading(self) -> str:
+        """For the head of a column: title, unit and arrow."""
+        arrow = {"higher": " ↑", "lower": " ↓", "": ""}[self.better]
+        return f"{self.title}{f' ({self.unit})' if self.unit else ''}{arrow}"
+
+    def format(self, value: float) -> str:
+        """A value with as many digits as it deserves."""
+        return f"{value:,.{self.digits}f}"
+
+
+MEASURES: dict[str, Measure] = {
+    # Alignment: the interpreted field against the teacher's, at the length the model chose.
+    "cosine": Measure("cosine", "mean cosine over all locations of all images"),
+    "r2": Measure("R²", "1 - squared error / squares about one scalar mean of all fields"),
+    "r2_centred": Measure("R² centred", "1 - squared error / squares about each channel's mean"),
+    "rmse": Measure("RMSE", "root of the mean squared error, in the teacher's scale", "lower"),
+    "cosine_mean_field": Measure(
+        "cosine, mean field", "cosine of the mean over images at each location: no bits", ""
+    ),
+    "r2_mean_field": Measure("R², mean field", "R² of the mean field: no bits", ""),
+    "r2_centred_mean_field": Measure(
+        "R² centred, mean field", "R² centred of the mean field: no bits", ""
+    ),
+    "r2_probe": Measure(
+        "R² probe", "R² centred of the field seen through the weights of a probe on the teacher"
+    ),
+    "effective_rank": Measure(
+        "effective rank",
+        "exp of the entropy of the normalised singular values of the teacher's centred patches",
+        "",
+        digits=1,
+    ),
+    # Codebook, over active tokens.
+    "codebook_used": Measure("CB", "codes used at least once / codes", unit="%", digits=1),
+    "codebook_effective": Measure("Eff. CB", "perplexity / codes", unit="%", digits=1),
+    "perplexity": Measure("perplexity", "exp of the entropy of codes", digits=1),
+    # Lengths.
+    "length_mean": Measure("length", "mean length", "", "tokens", 2),
+    "length_spread": Measure("length spread", "standard deviation of lengths", "", "tokens", 2),
+    "length_least": Measure("least length", "shortest program", "", "tokens", 0),
+    "length_most": Measure("most length", "longest program", "", "tokens", 0),
+    "length_detail_correlation": Measure(
+        "length and detail", "Pearson's r of length and the variance of the teacher's field", ""
+    ),
+    # Bits.
+    "bits_fixed_rate": Measure("bits", "mean length * log2(codes)", "lower", "bits", 1),
+    "bits_entropy": Measure(
+        "bits, entropy-coded", "mean length * entropy of codes in bits", "lower", "bits", 1
+    ),
+    "bits_most": Measure("most bits", "K * log2(codes)", "lower", "bits", 0),
+    "compression": Measure(
+        "compression", "bits of the float32 field / bits", unit="times", digits=0
+    ),
+    "compression_least": Measure(
+        "least compression", "bits of the float32 field / most bits", unit="times", digits=0
+    ),
+    # Baselines of equal bits.
+    "margin_cosine": Measure("margin, cosine", "cosine above the best baseline of equal bits"),
+    "margin_r2": Measure("margin, R²", "R² above the best baseline of equal bits"),
+    "margin_r2_centred": Measure(
+        "margin, R² centred", "R² centred above the best baseline of equal bits"
+    ),
+    # Rate and quality.
+    "search_length_mean": Measure(
+        "length by search",
+        "mean of each image's shortest length within the tolerance of its best",
+        "",
+        "tokens",
+        2,
+    ),
+    "search_correlation": Measure(
+        "length and search", "Pearson's r of chosen and searched lengths", digits=3
+    ),
+    "regret_r2": Measure(
+        "regret, R²",
+        "R² of the best lengths of equal mean, image by image, less R² of the chosen ones",
+        "lower",
+        digits=4,
+    ),
+    "regret_r2_fixed": Measure(
+        "regret of one length, R²",
+        "R² of the best lengths of equal mean less R² of one length for all images",
+        "lower",
+        digits=4,
+    ),
+    "search_cost": Measure(
+        "cost of search", "time of the search / time of one pass", "lower", "times", 1
+    ),
+    # Pixels.
+    "ssim": Measure("SSIM", "structural similarity of the decoder's preview to the image"),
+    "lpips": Measure("LPIPS", "perceptual distance of the preview to the image", "lower"),
+    # Probes.
+    "miou": Measure("mIoU", "mean over classes of intersection / union", unit="%", digits=1),
+    "pixel_accuracy": Measure("pixel acc.", "pixels rightly told", unit="%", digits=1),
+    "class_accuracy": Measure(
+        "class acc.", "mean over classes of pixels rightly told", unit="%", digits=1
+    ),
+    "map": Measure("mAP", "mean average precision over classes with positives", unit="%", digits=1),
+    "map_11": Measure("mAP, 11-point", "the same with VOC 2007's 11 points", unit="%", digits=1),
+    "depth_rmse": Measure("RMSE", "root mean squared error over valid pixels", "lower", "m"),
+    "abs_rel": Measure("AbsRel", "mean of error / depth", "lower", "%", 1),
+    "delta1": Measure("δ1", "pixels within a factor of 1.25", unit="%", digits=1),
+    "delta2": Measure("δ2", "pixels within a factor of 1.25²", unit="%", digits=1),
+    "delta3": Measure("δ3", "pixels within a factor of 1.25³", unit="%", digits=1),
+}
