@@ -355,10 +355,11 @@ class _Run:
         totals, counted = torch.zeros(len(self.names), device=self.device), 0
         self.begun = time.monotonic()
         since = self.seconds
-        while (progress := self.progress) < 1:
-            totals += self._take(progress)
+        last = self.progress >= 1
+        while not last:
+            totals += self._take(self.progress)
             counted += 1
-            last = self.progress >= 1
+            last = self.progress >= 1  # asked once a step: the clock goes on
             if self.step % config.log_every == 0 or last:
                 means = dict(zip(self.names, (totals / counted).tolist(), strict=True))
                 self._check_finite(means)

@@ -64,8 +64,8 @@ def render(facts: dict[str, Any]) -> str:
         f"# {facts['name']}",
         "A vision transformer in DINOv3's architecture, distilled: its patch tokens learned to "
         "predict, through linear heads that were thrown away, the patch features of the networks "
-        "below, and its class token their pooled ones. It has never seen DINOv3 itself unless "
-        "that is among them.",
+        "below, and its class token their pooled ones. DINOv3's weights had no part in it unless "
+        "they are among them.",
         _table(about),
         "## Learned from",
         "\n".join(sources),
