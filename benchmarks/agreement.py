@@ -1,4 +1,4 @@
-"""How many codes and lengths a GPU in bf16 gets as a CPU in fp32 does, for a trained model."""
+"""How many codes and lengths a GPU gets, by precision, as a CPU does, for a trained model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
     images = [dataset[index].image for index in range(min(arguments.images, len(dataset)))]
     exact = strop.load(arguments.model, device="cpu").encode(images)
     result = {"data": arguments.data, "images": len(images)}
-    for precision in ("bf16", "fp32"):
+    for precision in ("bf16", "fp16", "fp32"):
         tokenizer = strop.load(arguments.model, device="cuda")
         tokenizer.precision = precision
         fast = tokenizer.encode(images).to("cpu")

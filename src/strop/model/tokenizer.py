@@ -28,6 +28,8 @@ from strop.model.rate import check_mean_length, lengths_for_mean, shortest_withi
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
 from strop.program import Program, check_range
 
+Precision = Literal["fp32", "fp16", "bf16"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
@@ -102,7 +104,7 @@ class Tokenizer(
         super().__init__()
         self.config = config
         self.about = about or {}
-        self.precision: Literal["fp32", "bf16"] | None = None
+        self.precision: Precision | None = None
         shape = {"locations": config.grid**2, "length": config.max_length}
         width = config.teacher.width
         self.generator = Generator(config.generator, field_width=width, **shape)
@@ -323,7 +325,8 @@ class Tokenizer(
     def _autocast(self) -> torch.autocast:
         """bf16 on a GPU, fp32 on a CPU, unless `precision` says otherwise."""
         precision = self.precision or ("bf16" if self.device.type == "cuda" else "fp32")
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
+        kind = torch.float16 if precision == "fp16" else torch.bfloat16
+        return torch.autocast(self.device.type, kind, enabled=precision != "fp32")
 
     def _scaled_field(self, images: Tensor) -> Tensor:
         with self._autocast():
