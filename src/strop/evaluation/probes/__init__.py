@@ -1,0 +1,1 @@
+"""Probes: what frozen representations still tell about classes and depth."""

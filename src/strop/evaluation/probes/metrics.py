@@ -1,0 +1,228 @@
+"""Figures of probes, from sums per image, so that images can be resampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from strop.data.record import VOID
+from strop.statistics import Statistic, bootstrap
+
+Array = NDArray[np.float64]
+
+
+def with_interval(statistic: Statistic, *rows: ArrayLike, seed: int, draws: int) -> list[float]:
+    """[low, high] of a statistic over resampled images."""
+    _, low, high = bootstrap(statistic, *rows, seed=seed, draws=draws)
+    return [low, high]
+
+
+# Segmentation.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PixelCounts:
+    """Pixels per image and class, (N, C) each: rightly told, in the truth, in the prediction."""
+
+    hit: Array
+    truth: Array
+    predicted: Array
+
+
+def count_pixels(predicted: Tensor, truth: Tensor, classes: int) -> PixelCounts:
+    """Counts over class ids (B, H, W); pixels whose truth is `VOID` count nowhere."""
+    rows = torch.arange(len(truth), device=truth.device).view(-1, 1, 1).expand_as(truth) * classes
+    known = truth != VOID
+
+    def count(ids: Tensor, where: Tensor) -> Array:
+        index = (rows + ids)[where]
+        counts = torch.bincount(index, minlength=len(truth) * classes)
+        return counts.view(-1, classes).cpu().numpy().astype(np.float64)
+
+    truth, predicted = truth.long(), predicted.long()
+    return PixelCounts(
+        hit=count(truth, known & (truth == predicted)),
+        truth=count(truth, known),
+        predicted=count(predicted, known),
+    )
+
+
+def class_iou(hit: Array, truth: Array, predicted: Array) -> Array:
+    """(C,) intersection over union of dataset totals; NaN for classes nobody saw or told."""
+    union = truth.sum(0) + predicted.sum(0) - hit.sum(0)
+    return np.divide(hit.sum(0), union, out=np.full(len(union), np.nan), where=union > 0)
+
+
+def mean_iou(hit: Array, truth: Array, predicted: Array) -> float:
+    """Mean IoU over the classes that occur in the truth or the prediction."""
+    return _mean(class_iou(hit, truth, predicted))
+
+
+def pixel_accuracy(hit: Array, truth: Array) -> float:
+    """Share of labelled pixels that are right."""
+    return float(hit.sum() / truth.sum()) if truth.sum() else float("nan")
+
+
+def mean_class_accuracy(hit: Array, truth: Array) -> float:
+    """Mean over the classes in the truth of the share of their pixels that are right."""
+    totals = truth.sum(0)
+    return _mean(np.divide(hit.sum(0), totals, out=np.full(len(totals), np.nan), where=totals > 0))
+
+
+def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000) -> dict[str, Any]:
+    """All figures, with intervals, and the IoU of each class (None where it does not occur)."""
+    hit, truth, predicted = counts.hit, counts.truth, counts.predicted
+    iou = class_iou(hit, truth, predicted)
+    return {
+        "miou": mean_iou(hit, truth, predicted),
+        "pixel_accuracy": pixel_accuracy(hit, truth),
+        "mean_class_accuracy": mean_class_accuracy(hit, truth),
+        "intervals": {
+            "miou": with_interval(mean_iou, hit, truth, predicted, seed=seed, draws=draws),
+            "pixel_accuracy": with_interval(pixel_accuracy, hit, truth, seed=seed, draws=draws),
+            "mean_class_accuracy": with_interval(
+                mean_class_accuracy, hit, truth, seed=seed, draws=draws
+            ),
+        },
+        "classes": int(np.isfinite(iou).sum()),
+        "iou": [None if np.isnan(value) else float(value) for value in iou],
+    }
+
+
+# Multi-label.
+
+
+def average_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> float:
+    """Area under precision over recall of (N,) scores; NaN without positives.
+
+    All-point: the sum of precision times the gain in recall, ties taken together. With `points`
+    11: PASCAL VOC 2007's mean over recalls 0, .1, ... 1 of the best precision from there on.
+    """
+    positives = int(truth.sum())
+    if not positives:
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    ranked, found = scores[order], truth[order].cumsum()
+    ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)  # the last of each tie
+    recall, precision = found[ends] / positives, found[ends] / (ends + 1)
+    if points:
+        best = np.maximum.accumulate(precision[::-1])[::-1]
+        levels = np.linspace(0, 1, points)
+        at = np.searchsorted(recall, levels - 1e-9)
+        return float(best[at].mean())
+    return float((np.diff(recall, prepend=0.0) * precision).sum())
+
+
+def mean_average_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> float:
+    """Mean over classes with positives of their average precision; scores and truth (N, C)."""
+    return _mean(class_precision(scores, truth, points=points))
+
+
+def class_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> Array:
+    """(C,) average precision of each class; NaN without positives."""
+    pairs = zip(scores.T, truth.T, strict=True)
+    return np.array([average_precision(each, true, points=points) for each, true in pairs])
+
+
+def multilabel_scores(
+    scores: Array, truth: NDArray[np.bool_], *, points: int = 0, seed: int = 0, draws: int = 200
+) -> dict[str, Any]:
+    """mAP with its interval, how many classes it is over, and each class's."""
+    precision = class_precision(scores, truth, points=points)
+
+    def statistic(a: Array, b: NDArray[np.bool_]) -> float:
+        return mean_average_precision(a, b, points=points)
+
+    return {
+        "map": _mean(precision),
+        "intervals": {"map": with_interval(statistic, scores, truth, seed=seed, draws=draws)},
+        "classes": int(np.isfinite(precision).sum()),
+        "average": f"{points}-point" if points else "all-point",
+        "average_precision": [None if np.isnan(p) else float(p) for p in precision],
+    }
+
+
+# Depth.
+
+DELTA = 1.25
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DepthErrors:
+    """Sums over the known pixels of each image, (N,) each."""
+
+    pixels: Array
+    squared: Array
+    relative: Array
+    delta1: Array
+    delta2: Array
+    delta3: Array
+
+
+def depth_errors(predicted: Tensor, truth: Tensor, *, least: float = 1e-3) -> DepthErrors:
+    """Errors of depths (B, H, W) in metres where the truth is above 0."""
+    known = truth > 0
+    predicted = predicted.double().clamp(min=least)
+    safe = torch.where(known, truth.double(), 1.0)
+    ratio = torch.maximum(predicted / safe, safe / predicted)
+
+    def total(value: Tensor) -> Array:
+        return torch.where(known, value.double(), 0.0).sum((1, 2)).cpu().numpy()
+
+    return DepthErrors(
+        pixels=total(torch.ones_like(safe)),
+        squared=total((predicted - safe).square()),
+        relative=total((predicted - safe).abs() / safe),
+        delta1=total(ratio < DELTA),
+        delta2=total(ratio < DELTA**2),
+        delta3=total(ratio < DELTA**3),
+    )
+
+
+def depth_scores(
+    errors: DepthErrors, *, average: str = "pixels", seed: int = 0, draws: int = 1000
+) -> dict[str, Any]:
+    """RMSE, AbsRel and the deltas with intervals; over all pixels, or as means over images."""
+    parts = {name: getattr(errors, name) for name in (field.name for field in fields(errors))}
+    seen = parts["pixels"] > 0
+    pixels = parts["pixels"][seen]
+    figures: dict[str, Any] = {}
+    intervals: dict[str, list[float]] = {}
+    for name, part in (
+        ("rmse", "squared"),
+        ("abs_rel", "relative"),
+        ("delta1", "delta1"),
+        ("delta2", "delta2"),
+        ("delta3", "delta3"),
+    ):
+
+        def statistic(sums: Array, counts: Array, root: bool = name == "rmse") -> float:
+            if not len(counts):
+                return float("nan")
+            each = sums / counts if average == "images" else sums.sum() / counts.sum()
+            return float(np.mean(np.sqrt(each) if root else each))
+
+        figures[name] = statistic(parts[part][seen], pixels)
+        if len(pixels):
+            intervals[name] = with_interval(
+                statistic, parts[part][seen], pixels, seed=seed, draws=draws
+            )
+    return {**figures, "intervals": intervals, "images": int(seen.sum())}
+
+
+def joined(parts: list[Any]) -> Any:
+    """Sums of several batches as one."""
+    kind = type(parts[0])
+    names = [field.name for field in fields(kind)]
+    return kind(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _mean(values: Array) -> float:
+    """Mean of the values that are there; NaN if none is."""
+    there = values[np.isfinite(values)]
+    return float(there.mean()) if len(there) else float("nan")

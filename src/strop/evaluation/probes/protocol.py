@@ -1,0 +1,212 @@
+"""Both probe protocols, with every number that fixes them.
+
+`paper`   trains on features computed once at the model's own size. The paper gives no schedule;
+          this one is short and the same for every representation.
+`dinov3`  DINOv3's published linear evaluation of segmentation (ADE20K) and depth (NYUv2): random
+          crops at full size, the features computed anew in every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from strop.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """AdamW; the learning rate rises linearly over `warmup` steps, then falls to 0 as a cosine.
+
+    batch          images in a step
+    weight_decays  with several, each is tried on four fifths of the training images, and the one
+                   with the least loss on the other fifth is used on all of them
+    clip           the most the gradient's norm may be
+    """
+
+    steps: int
+    batch: int
+    learning_rate: float
+    weight_decays: tuple[float, ...]
+    warmup: int
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float = 35.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Channel dropout, batch norm, a linear layer with weights from N(0, weight_std), biases 0.
+
+    query_std      spread of the learned queries that read codes
+    sequence_*     size of the transformer that reads codes in order, and the factor on the learning
+                   rate for it: what a linear layer bears, a transformer does not
+    """
+
+    dropout: float = 0.0
+    weight_std: float = 0.01
+    query_std: float = 1.0
+    sequence_width: int = 64
+    sequence_depth: int = 2
+    sequence_heads: int = 4
+    sequence_rate: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crops:
+    """Random crops to train on, sliding windows to score with.
+
+    short_side  to which images are scaled; in training times a factor from `ratios`
+    crop        side of the square
+    stride      of the windows
+    flip        how often a crop is mirrored
+    """
+
+    short_side: int
+    ratios: tuple[float, float]
+    crop: int
+    stride: int
+    flip: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthCrops:
+    """Random crops of rooms to train on; whole rooms, also mirrored, to score with.
+
+    size        height and width images are brought to
+    border      rows and columns kept of it in training: the rest is the sensor's white frame
+    crop        height and width of a crop
+    brightness  range of the factor on the pixels, drawn for half of the crops
+    rotation    most degrees a crop is turned by, for half of them
+    scored      rows and columns that are scored: Eigen's
+    """
+
+    size: tuple[int, int]
+    border: tuple[int, int, int, int]
+    crop: tuple[int, int]
+    flip: float
+    brightness: tuple[float, float]
+    rotation: float
+    scored: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segmentation:
+    """Cross-entropy over labelled pixels. Without crops, on cached features."""
+
+    schedule: Schedule
+    head: Head
+    crops: Crops | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multilabel:
+    """Binary cross-entropy on pooled representations."""
+
+    schedule: Schedule
+    head: Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth:
+    """Depth in metres over pixels whose depth is known.
+
+    bins     None: one number per location, by squared error. Else the expectation over so many
+             depths, evenly from `least` to `most`, by SigLoss
+    least, most  what predictions are clipped to; by default up to the deepest training pixel
+    floor    added to the rectified bins before they are normalised
+    sig_*    SigLoss: `sqrt(var(g) + mean_weight * mean(g)²)`, g the difference of logarithms of
+             depth + epsilon; without the variance in the first `sig_warmup` steps
+    average  figures over all pixels, or over images of figures over their pixels
+    """
+
+    schedule: Schedule
+    head: Head
+    bins: int | None = None
+    least: float = 1e-3
+    most: float | None = None
+    floor: float = 0.1
+    sig_mean_weight: float = 0.15
+    sig_epsilon: float = 1e-3
+    sig_warmup: int = 100
+    average: Literal["pixels", "images"] = "pixels"
+    crops: DepthCrops | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """A named set of probes; a task it does not have is None."""
+
+    name: str
+    segmentation: Segmentation
+    depth: Depth
+    multilabel: Multilabel | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """All numbers, for the result's JSON."""
+        return asdict(self)
+
+
+_SHORT = Schedule(
+    steps=400,
+    batch=32,
+    learning_rate=3e-2,
+    weight_decays=(1e-3, 1e-1, 1.0),
+    warmup=20,
+)
+
+PAPER = Protocol(
+    name="paper",
+    segmentation=Segmentation(schedule=_SHORT, head=Head()),
+    multilabel=Multilabel(schedule=_SHORT, head=Head()),
+    depth=Depth(schedule=_SHORT, head=Head()),
+)
+
+DINOV3 = Protocol(
+    name="dinov3",
+    segmentation=Segmentation(
+        schedule=Schedule(
+            steps=40_000,
+            batch=16,
+            learning_rate=1e-3,
+            weight_decays=(1e-3,),
+            warmup=1500,
+        ),
+        head=Head(dropout=0.1),
+        crops=Crops(short_side=512, ratios=(0.5, 2.0), crop=512, stride=341, flip=0.5),
+    ),
+    depth=Depth(
+        schedule=Schedule(
+            steps=38_400,
+            batch=16,
+            learning_rate=3e-4,
+            weight_decays=(1e-4,),
+            warmup=12_800,
+            betas=(0.9, 0.99),
+        ),
+        head=Head(),
+        bins=256,
+        most=10.0,
+        average="images",
+        crops=DepthCrops(
+            size=(480, 640),
+            border=(45, 472, 43, 608),
+            crop=(416, 544),
+            flip=0.5,
+            brightness=(0.75, 1.25),
+            rotation=2.5,
+            scored=(45, 471, 41, 601),
+        ),
+    ),
+)
+
+PROTOCOLS = {protocol.name: protocol for protocol in (PAPER, DINOV3)}
+
+
+def find_protocol(name: str) -> Protocol:
+    """The protocol of that name."""
+    if name not in PROTOCOLS:
+        raise ConfigError(
+            f"There is no probe protocol {name!r}.",
+            f"{did_you_mean(name, PROTOCOLS)}Choose one of {', '.join(PROTOCOLS)}.",
+        )
+    return PROTOCOLS[name]
