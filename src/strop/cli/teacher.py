@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -67,7 +67,7 @@ def distill(
         list[str] | None,
         typer.Option("--note", help="A line for the card: a source and its licence. Repeatable."),
     ] = None,
-    dtype: Annotated[Literal["bf16", "fp32"], typer.Option(help="Of the stored weights.")] = "bf16",
+    fp32: Annotated[bool, typer.Option("--fp32", help="Store fp32 weights, not bf16.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint in --out.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes that read images.")] = 2,
     seed: Annotated[int, typer.Option()] = _DEFAULT.seed,
@@ -104,7 +104,7 @@ def distill(
             validation=validation,
             name=name,
             notes=notes or (),
-            dtype=dtype,
+            dtype="fp32" if fp32 else "bf16",
             resume=resume,
             device=choose_device(device),
             loading_workers=workers,
