@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.model.layers import AttentionLayer, initialise
+from strop.model.short_attention import short_attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class GeneratorLayer(AttentionLayer):
         over_sources = F.scaled_dot_product_attention(
             q[:, :, :sources], k[:, :, :sources], v[:, :, :sources]
         )
-        over_all = F.scaled_dot_product_attention(q[:, :, sources:], k, v, attn_mask=visible)
+        over_all = short_attention(q[:, :, sources:], k, v, visible)
         return self.conclude(x, over_sources, over_all)
 
     def queries_only(self, x: Tensor, visible: Tensor) -> Tensor:
@@ -83,8 +84,7 @@ class GeneratorLayer(AttentionLayer):
         sources = x.shape[1] - len(visible)
         normed = self.norm_attention(x)
         q, (k, v) = self.queries(normed[:, sources:]), self.keys_and_values(normed)
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-        return self.conclude(x[:, sources:], attended)
+        return self.conclude(x[:, sources:], short_attention(q, k, v, visible))
 
 
 def query_visibility(locations: int, length: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.model.layers import AttentionLayer, initialise
+from strop.model.short_attention import short_attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +87,7 @@ class InterpreterLayer(AttentionLayer):
         """`x` `(B, N, d)` reads `memory` `(B, L, d)` where `visible` `(B, 1, 1, L)` allows."""
         normed = self.norm_attention(x)
         k, v = self.keys_and_values(normed if memory is None else memory)
-        attended = F.scaled_dot_product_attention(self.queries(normed), k, v, attn_mask=visible)
-        return self.conclude(x, attended)
+        return self.conclude(x, short_attention(self.queries(normed), k, v, visible))
 
 
 def prefix_mask(lengths: Tensor, length: int) -> Tensor:
