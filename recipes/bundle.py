@@ -1,0 +1,187 @@
+"""A trained model made ready to travel: bf16 weights, measured as they will be, and a card.
+
+    python recipes/bundle.py runs/scenes/model --name scenes --out src/strop/weights/scenes \
+        --data "scenes:?n=2000&seed=2000&size=128" --fit "scenes:?n=8192&seed=1&size=128" \
+        --check "scenes:?n=32&seed=77&size=128" --results benchmarks/results/scenes
+
+Everything in the card comes from the run or is measured here. `--check` is a small set that the
+test suite measures again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import strop
+from strop.data.record import Dataset
+from strop.data.spec import open_dataset
+from strop.data.stream import image_batches
+from strop.evaluation.alignment import align, evaluate_model
+from strop.evaluation.features import encode_fields
+from strop.files import write_json
+from strop.model.checkpoint import load_folder, save_folder
+from strop.model.tokenizer import Tokenizer
+from strop.statistics import bootstrap, pearson, spearman
+from strop.training.decoder import measure_decoder
+
+HEADLINE = ("cosine", "r2", "r2_centred")
+FEW, MANY = 3, 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="folder of the trained model")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--data", required=True, help="what it is measured on")
+    parser.add_argument("--fit", required=True, help="what baselines are fitted on")
+    parser.add_argument("--check", required=True, help="a small set that the tests measure again")
+    parser.add_argument("--also", action="append", default=[], help="other data to report on")
+    parser.add_argument("--trained-on", help="the data's name for the card, instead of its spec")
+    parser.add_argument("--licence", action="append", default=[], help="of a source, repeatable")
+    parser.add_argument("--limit", action="append", default=[], help="a sentence for the card")
+    parser.add_argument("--results", required=True, help="folder for the full figures")
+    arguments = parser.parse_args()
+
+    tokenizer = travelling(arguments.model)
+    results: dict[str, Any] = {
+        "measured": measure(tokenizer, arguments.data, arguments.fit),
+        "check": {"data": arguments.check, **check(tokenizer, arguments.check)},
+        "also": {plain(spec): measure(tokenizer, spec) for spec in arguments.also},
+    }
+    about = tokenizer.about
+    about["name"] = arguments.name
+    if arguments.trained_on:
+        about["data"] = arguments.trained_on
+    about["licences"] = "; ".join(arguments.licence)
+    about["limits"] = " ".join(arguments.limit)
+    about["measured on"] = plain(arguments.data)
+    about["metrics"] = told(results)
+    save_folder(tokenizer, arguments.out, torch.bfloat16)
+    write_json(Path(arguments.results) / "bundled.json", "bundled", 1, results)
+
+
+def travelling(folder: str) -> Tokenizer:
+    """The model with its weights rounded as they are stored, on the GPU if there is one."""
+    with tempfile.TemporaryDirectory() as scratch:
+        save_folder(load_folder(folder), scratch, torch.bfloat16)
+        tokenizer = strop.load(scratch)
+    tokenizer.precision = "fp32"
+    return tokenizer
+
+
+def measure(tokenizer: Tokenizer, spec: str, fit: str | None = None) -> dict[str, Any]:
+    """Alignment, lengths, preview and, for scenes, lengths against objects."""
+    images = images_of(tokenizer, spec)
+    fields = fields_of(tokenizer, images)
+    fitted = fields_of(tokenizer, images_of(tokenizer, fit)) if fit else None
+    program = encode_fields(tokenizer, fields)
+    found = align(tokenizer, fields, program, fit=fitted)
+    if (objects := object_counts(open_dataset(spec))) is not None:
+        found["complexity"] = complexity(program.lengths.cpu().numpy(), objects)
+    if tokenizer.decoder is not None:
+        batches = (part.to(tokenizer.device) for part in images[:256].split(32))
+        found["preview"] = measure_decoder(tokenizer, batches)
+    return found
+
+
+def images_of(tokenizer: Tokenizer, spec: str) -> Tensor:
+    """(n, 3, H, H) uint8 on the CPU, as the model gets them."""
+    batches = image_batches(
+        open_dataset(spec),
+        size=tokenizer.config.image_size,
+        fit=tokenizer.config.fit,
+        device=tokenizer.device,
+        workers=8 if tokenizer.device.type == "cuda" else 0,
+    )
+    return torch.cat([images.cpu() for images in batches])
+
+
+def fields_of(tokenizer: Tokenizer, images: Tensor) -> Tensor:
+    """(n, S, d_enc) fp32 on the CPU, in the teacher's scale."""
+    return torch.cat([tokenizer.field(part).cpu() for part in images.split(256)])
+
+
+def object_counts(dataset: Dataset) -> np.ndarray | None:
+    """(n,) objects in each scene; None if the data are no scenes."""
+    from strop.data.scenes import ScenesDataset
+
+    if isinstance(dataset, ScenesDataset):
+        return dataset.scenes(range(len(dataset))).present.sum(1).numpy()
+    scenes = [dataset[index].scene for index in range(len(dataset))]
+    if any(scene is None for scene in scenes):
+        return None
+    return np.array([len(scene["objects"]) for scene in scenes if scene is not None])
+
+
+def complexity(lengths: np.ndarray, objects: np.ndarray) -> dict[str, Any]:
+    """How program length follows the number of objects."""
+    found: dict[str, Any] = {
+        "pearson": bootstrap(pearson, lengths, objects)._asdict(),
+        "spearman": bootstrap(spearman, lengths, objects)._asdict(),
+        "mean_length": {
+            str(count): float(lengths[objects == count].mean()) for count in np.unique(objects)
+        },
+    }
+    if FEW in objects and MANY in objects:
+        high = float(np.percentile(lengths[objects == MANY], 95))
+        low = float(np.percentile(lengths[objects == FEW], 5))
+        found["percentiles"] = {"95 at ten": high, "5 at three": low, "ratio": high / low}
+    return found
+
+
+def check(tokenizer: Tokenizer, spec: str) -> dict[str, float]:
+    """The headline figures on a small set."""
+    values = evaluate_model(tokenizer, fields_of(tokenizer, images_of(tokenizer, spec)))["values"]
+    return {name: values[name] for name in HEADLINE}
+
+
+def told(results: dict[str, Any]) -> dict[str, float | str]:
+    """The figures for the card, by the names they have there."""
+    found = results["measured"]
+    values, budget = found["values"], found["budgets"][0]
+    metrics: dict[str, float | str] = {name: values[name] for name in HEADLINE}
+    metrics |= {f"{name} of the mean field": values[f"{name}_mean_field"] for name in HEADLINE}
+    for name, scores in budget["baselines"].items():
+        metrics |= {f"{each} of {name} at equal bits": scores[each] for each in HEADLINE}
+    metrics |= {
+        f"{name}, margin over the best of these": budget["margin"][name] for name in HEADLINE
+    }
+    metrics["bits a program, mean"] = budget["bits"]
+    metrics |= {
+        name.replace("_", " "): values[name] for name in values if name.startswith("length")
+    }
+    metrics["codes in use"] = values["codebook_used"]
+    metrics |= {f"preview, {name}": value for name, value in found.get("preview", {}).items()}
+    for where, part in {
+        "": found,
+        **{f" on {name}": each for name, each in results["also"].items()},
+    }.items():
+        if where:
+            metrics |= {f"{name}{where}": part["values"][name] for name in HEADLINE}
+        if "complexity" in part:
+            follows = part["complexity"]
+            metrics[f"length against objects, Pearson r{where}"] = follows["pearson"]["value"]
+            metrics[f"length against objects, Spearman r{where}"] = follows["spearman"]["value"]
+            if "percentiles" in follows:
+                ratio = follows["percentiles"]["ratio"]
+                metrics[f"95th percentile at ten objects over 5th at three{where}"] = ratio
+    return metrics
+
+
+def plain(spec: str) -> str:
+    """A spec without the folders of the machine it was used on."""
+    kind, _, rest = spec.partition(":")
+    path, mark, options = rest.partition("?")
+    return f"{kind}:{Path(path).name}{mark}{options}"
+
+
+if __name__ == "__main__":
+    main()

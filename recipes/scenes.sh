@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The bundled model `scenes`, from nothing but the bundled teacher: some minutes on one H200.
+set -euo pipefail
+out="${OUT:-runs/scenes}"
+scenes="scenes:?n=${SCENES:-49152}&seed=1&size=128"
+
+strop train strop-xs-scenes --teacher tiny --data "$scenes" --cache memory --out "$out" "$@"
+strop train-decoder "$out/model" --data "$scenes" --steps "${DECODER_STEPS:-6000}" --batch 128
+python "$(dirname "$0")/bundle.py" "$out/model" --name scenes --out "${WEIGHTS:-$out/bundled}" \
+    --data "scenes:?n=2000&seed=2000&size=128" --fit "scenes:?n=8192&seed=1&size=128" \
+    --check "scenes:?n=32&seed=77&size=128" --results "${RESULTS:-$out/results}" \
+    ${CLEVR:+--also "$CLEVR"} \
+    --licence "scenes: rendered by strop" --licence "teacher: see the card of tiny" \
+    --limit "Knows CLEVR-style scenes and nothing else."
