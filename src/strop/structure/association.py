@@ -13,7 +13,8 @@ def entropy(counts: ArrayLike) -> Array:
     values = np.asarray(counts, np.float64)
     total = values.sum(axis=-1, keepdims=True)
     share = np.divide(values, total, out=np.zeros_like(values), where=total > 0)
-    return -np.where(share > 0, share * np.log(np.where(share > 0, share, 1)), 0).sum(axis=-1)
+    surprise = np.log(1 / np.where(share > 0, share, 1))
+    return (share * surprise).sum(axis=-1)
 
 
 def gini(counts: ArrayLike) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
@@ -13,6 +13,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
 Edit = Literal["erase", "delete", "replace"]
+_AT_ONCE = 16  # programs between two reports of progress
 
 
 @torch.no_grad()
@@ -45,6 +46,23 @@ def erasure(
         without = tokenizer.interpret(_edited(rows[row], token, edit, shift), batch=batch)
         maps[row, token] = 1 - F.cosine_similarity(whole, without, dim=-1)
     return maps.unflatten(-1, (grid, grid))
+
+
+def erasure_maps(
+    tokenizer: Tokenizer,
+    program: Program,
+    watch: Callable[[str, int, int], None],
+    *,
+    edit: Edit = "erase",
+    seed: int = 0,
+) -> Tensor:
+    """`erasure` of many programs, on the CPU, telling `watch` how far it is."""
+    parts = []
+    for start in range(0, len(program), _AT_ONCE):
+        part = program[start : start + _AT_ONCE]
+        parts.append(erasure(tokenizer, part, edit=edit, seed=seed + start).cpu())
+        watch(f"maps by {edit}", start + len(part), len(program))
+    return torch.cat(parts)
 
 
 @torch.no_grad()

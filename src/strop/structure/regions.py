@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from strop.data.record import VOID
+
 Counts = NDArray[np.int64]
 
 NOBODY = -1
@@ -39,6 +41,11 @@ def patch_ids(mask: Tensor, grid: int, ids: int) -> Tensor:
     """The most frequent id at each location: `(B, H, W)` to `(B, S)`; `NOBODY` without any."""
     most, found = patch_counts(mask, grid, ids).max(dim=2)
     return torch.where(most > 0, found, NOBODY)
+
+
+def mask_ids(mask: Tensor) -> int:
+    """How many ids a mask uses: one more than the largest, pixels without a label left out."""
+    return int(torch.where(mask == VOID, 0, mask).max()) + 1
 
 
 def tables(rows: Tensor, columns: Tensor) -> Counts:

@@ -1,0 +1,162 @@
+"""The dictionary: a page that shows, for each code, the patches and images it explains most."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strop.figures import HEAT
+from strop.structure.study import Encoded
+
+_TILE = 72  # pixels along a side of a thumbnail
+_CUT = 3  # locations along a side of the patch that is shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What is known of a code: how often and where it stands, and what it stands for."""
+
+    code: int
+    count: int
+    position: float
+    position_entropy: float
+    best_class: str | None = None
+    purity: float | None = None
+    class_entropy: float | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def dictionary_page(
+    encoded: Encoded,
+    maps: Tensor,
+    entries: Sequence[Entry],
+    examples: int,
+    watch: Callable[[str, int, int], None],
+) -> dict[str, str | bytes]:
+    """Files by path: `dictionary/index.html` and a strip of pictures for each code.
+
+    The examples of a code are the tokens whose erasure changes the field most, at most one of
+    each image: above, the patch around the peak; below, the image under the map.
+    """
+    files: dict[str, str | bytes] = {}
+    rows = []
+    scores = maps.flatten(2).mean(dim=2).nan_to_num()
+    for done, entry in enumerate(entries, 1):
+        name = f"code-{entry.code:04d}.jpg"
+        files[f"dictionary/{name}"] = _strip(encoded, maps, scores, entry.code, examples)
+        rows.append(_row(entry, name))
+        watch("dictionary", done, len(entries))
+    about = f"{len(entries)} codes on {len(encoded)} images of {encoded.data}"
+    files["dictionary/index.html"] = _PAGE.format(
+        about=html.escape(about), rows="\n".join(rows), width=(_TILE + 2) * examples
+    )
+    return files
+
+
+def _strip(encoded: Encoded, maps: Tensor, scores: Tensor, code: int, examples: int) -> bytes:
+    from PIL import Image
+
+    program = encoded.program
+    mine = torch.where((program.codes == code) & program.active, scores, -1.0)
+    best, token = mine.max(dim=1)
+    rows = [r for r in best.argsort(descending=True, stable=True).tolist() if best[r] >= 0]
+    canvas = np.full((2 * _TILE + 2, (_TILE + 2) * examples, 3), 255, np.uint8)
+    for column, row in enumerate(rows[:examples]):
+        image, heat = encoded.records.images[row], maps[row, token[row]].nan_to_num()
+        left = column * (_TILE + 2)
+        canvas[:_TILE, left : left + _TILE] = _pixels(_cut(image, heat))
+        canvas[_TILE + 2 :, left : left + _TILE] = _under(image, heat)
+    written = io.BytesIO()
+    Image.fromarray(canvas).save(written, "JPEG", quality=85)
+    return written.getvalue()
+
+
+def _cut(image: Tensor, heat: Tensor) -> Tensor:
+    """The piece of the image around the peak of the map, kept inside."""
+    grid = heat.shape[0]
+    side = image.shape[-1] // grid
+    span = min(_CUT, grid)
+    y, x = divmod(int(heat.argmax()), grid)
+    top, left = (max(0, min(at - span // 2, grid - span)) * side for at in (y, x))
+    return image[:, top : top + span * side, left : left + span * side]
+
+
+def _under(image: Tensor, heat: Tensor) -> np.ndarray:
+    from matplotlib import colormaps
+
+    large = F.interpolate(heat[None, None], (_TILE, _TILE), mode="nearest")[0, 0]
+    colour = colormaps[HEAT]((large / large.max().clamp(min=1e-9)).numpy())[..., :3]
+    grey = _pixels(image).mean(axis=2, keepdims=True) / 255
+    return ((0.4 * grey + 0.6 * colour) * 255).astype(np.uint8)
+
+
+def _pixels(image: Tensor) -> np.ndarray:
+    small = F.interpolate(image[None].float(), (_TILE, _TILE), mode="bilinear", antialias=True)
+    return small[0].clamp(0, 255).byte().permute(1, 2, 0).numpy()
+
+
+def _row(entry: Entry, name: str) -> str:
+    meaning = ""
+    if entry.best_class is not None:
+        meaning = f"{html.escape(entry.best_class)}<br>purity {entry.purity:.2f}"
+    keys = f'data-count="{entry.count}" data-code="{entry.code}" '
+    keys += f'data-purity="{entry.purity or 0:.4f}" data-position="{entry.position:.2f}"'
+    return (
+        f"<article {keys}><h2>{entry.code}</h2>"
+        f"<p>{entry.count} tokens<br>mean position {entry.position:.1f}<br>{meaning}</p>"
+        f'<img src="{name}" alt="images that code {entry.code} explains most" loading="lazy">'
+        "</article>"
+    )
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Dictionary of codes</title>
+<style>
+body {{ font: 14px/1.4 system-ui, sans-serif; margin: 1.5rem; color: #222; background: #fff; }}
+header {{ position: sticky; top: 0; background: #fff; padding: .4rem 0; }}
+main {{ display: grid; gap: .6rem;
+  grid-template-columns: repeat(auto-fill, minmax(calc({width}px + 11rem), 1fr)); }}
+article {{ display: flex; gap: .8rem; align-items: center; border: 1px solid #ddd;
+  border-radius: 6px; padding: .5rem; }}
+h2 {{ font-size: 1.2rem; margin: 0; min-width: 3rem; text-align: right; }}
+article p {{ margin: 0; width: 8rem; color: #444; font-size: 12px; }}
+</style>
+<header>
+<h1>Dictionary of codes</h1>
+<p>{about}. For each code the images that lose most when it is erased: above the patch around
+the peak, below the image under its erasure map, each map on its own scale.</p>
+<label>Code or class <input id="find" type="search"></label>
+<label>Order by <select id="order">
+<option value="count">use</option><option value="purity">purity</option>
+<option value="position">position</option><option value="code">code</option>
+</select></label>
+</header>
+<main>
+{rows}
+</main>
+<script>
+const main = document.querySelector("main"), all = [...main.children];
+find.oninput = () => all.forEach(entry => entry.style.display =
+  entry.textContent.toLowerCase().includes(find.value.toLowerCase()) ? "" : "none");
+order.onchange = () => {{
+  const up = ["position", "code"].includes(order.value) ? 1 : -1;
+  const key = entry => Number(entry.dataset[order.value]);
+  main.append(...all.sort((a, b) => up * (key(a) - key(b))));
+}};
+</script>
+</html>
+"""

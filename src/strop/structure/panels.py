@@ -1,0 +1,116 @@
+"""Panels that the studies' figures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from strop.figures import DIVERGING, MUTED, PALETTE, plain_axes
+from strop.program import Program
+from strop.statistics import Interval
+from strop.structure.regions import NOBODY
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_GOLDEN = 0.618034
+_PER_LINE = 8  # codes on a line of a program
+
+
+def show_program(axes: Axes, program: Program, colours: Mapping[int, str]) -> None:
+    """A single program as lines of codes, the tokens in `colours` (by position) boxed in theirs."""
+    codes = program.codes.tolist()
+    lines = -(-len(codes) // _PER_LINE)
+    size = 8.5 if program.codebook_size <= 1000 else 7
+    for position, code in enumerate(codes):
+        line, column = divmod(position, _PER_LINE)
+        colour = colours.get(position)
+        axes.text(
+            column + 0.5,
+            line + 0.5,
+            str(code),
+            ha="center",
+            va="center",
+            size=size,
+            color=colour or "0.35",
+            weight="bold" if colour else "normal",
+            bbox={"boxstyle": "round,pad=0.2", "fc": "white", "ec": colour or "0.9", "lw": 1.2},
+        )
+    middle, room = lines / 2, max(lines, 5) / 2
+    axes.set(xlim=(0, _PER_LINE), ylim=(middle + room, middle - room))
+    axes.set_axis_off()
+    axes.set_title(f"program, {len(codes)} codes", size=9)
+
+
+def show_signed(axes: Axes, image: Tensor, heat: Tensor, title: str = "") -> None:
+    """A signed map `(h, w)` over a greyed `(3, H, W)` image: orange below zero, violet above."""
+    height, width = image.shape[-2:]
+    axes.imshow(image.float().mean(dim=0).cpu().numpy(), cmap="gray", alpha=0.6)
+    most = float(heat.abs().max()) or 1.0
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    signed = heat.cpu().numpy()
+    axes.imshow(signed, cmap=DIVERGING, vmin=-most, vmax=most, alpha=0.7, extent=extent)
+    axes.set_axis_off()
+    axes.set_title(title, size=8)
+
+
+def show_ids(axes: Axes, ids: Tensor, title: str = "") -> None:
+    """Regions `(h, w)` by id, each id in its own colour wherever it is shown; grey is `NOBODY`."""
+    axes.imshow(id_colours(ids.cpu().numpy()), interpolation="nearest")
+    axes.set_axis_off()
+    axes.set_title(title, size=9)
+
+
+def id_colours(ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """RGB `(..., 3)` of ids: the palette first, then steps that keep neighbours far apart."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_rgb
+
+    palette = np.array([to_rgb(colour) for colour in ("#EEEEEE", *PALETTE)])
+    later = colormaps["viridis"](ids * _GOLDEN % 1)[..., :3]
+    known = palette[np.clip(ids, 0, len(palette) - 1)]
+    colours = np.where((ids < len(palette))[..., None], known, later)
+    return np.where((ids == NOBODY)[..., None], to_rgb(MUTED), colours)
+
+
+def legend(figure: Figure, names: Sequence[str], ids: Sequence[int]) -> None:
+    """Names of the ids shown, below the panels."""
+    from matplotlib.patches import Patch
+
+    colours = id_colours(np.asarray(ids))
+    handles = [
+        Patch(fc=colour, ec="0.6", lw=0.5, label=names[number])
+        for colour, number in zip(colours, ids, strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=7.5, frameon=False)
+
+
+def bars(
+    figure: Figure,
+    labels: Sequence[str],
+    values: Sequence[Interval | float],
+    x: str,
+    position: object = 111,
+    colours: Sequence[str] | None = None,
+) -> Axes:
+    """Horizontal bars, from the top, with the value at each and its interval where it has one."""
+    axes = plain_axes(figure, x, position=position)
+    middle = [value.value if isinstance(value, Interval) else value for value in values]
+    axes.barh(range(len(labels)), middle, color=colours or PALETTE[0], height=0.65)
+    reach = np.nanmax(np.abs([*middle, 1e-9]))
+    for row, value in enumerate(values):
+        end = middle[row]
+        if isinstance(value, Interval):
+            axes.plot([value.low, value.high], [row, row], color="0.2", lw=1.2)
+            end = np.nanmax([end, value.high])
+        if np.isfinite(end):
+            axes.text(max(end, 0) + reach * 0.02, row, f"{middle[row]:.3f}", va="center", size=8)
+    axes.set_yticks(range(len(labels)), labels, size=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    return axes
