@@ -9,7 +9,7 @@ import typer
 from safetensors import SafetensorError
 
 import strop
-from strop.cli import codes, data, demo, info, inspect, study, teacher, train
+from strop.cli import codes, data, demo, evaluation, info, inspect, study, teacher, train
 from strop.cli.console import complain
 from strop.errors import StropError
 
@@ -29,6 +29,7 @@ app.command("train-decoder")(train.train_decoder)
 app.command()(train.sweep)
 app.command(context_settings=study.SETTINGS, help=study.HELP)(study.study)
 app.command()(inspect.inspect)
+app.command("eval")(evaluation.eval_)
 app.command()(info.info)
 data.app.command()(train.features)
 app.add_typer(data.app, name="data")

@@ -38,6 +38,11 @@ class Agreement:
     channels: Array
     size: int
 
+    @property
+    def total(self) -> float:
+        """Squares about one scalar mean: what R² takes the error in relation to."""
+        return _total(self.size, self.square, self.channels)
+
     def scores(self) -> dict[str, float]:
         """cosine, r2, r2_centred and rmse over all images."""
         return {name: figure(*rows) for name, (figure, rows) in self._figures().items()}
@@ -82,14 +87,17 @@ def agree(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
 
 
 def _r2(size: int, residual: Array, square: Array, channels: Array) -> float:
-    total = square.sum() - len(square) * size * channels.mean() ** 2
-    return _explained(residual, total, square)
+    return _explained(residual, _total(size, square, channels), square)
 
 
 def _r2_centred(size: int, residual: Array, square: Array, channels: Array) -> float:
     means = channels.mean(axis=0)
     total = square.sum() - len(square) * size * float(means @ means) / len(means)
     return _explained(residual, total, square)
+
+
+def _total(size: int, square: Array, channels: Array) -> float:
+    return float(square.sum() - len(square) * size * channels.mean() ** 2)
 
 
 def _explained(residual: Array, total: float, square: Array) -> float:

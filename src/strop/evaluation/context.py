@@ -7,7 +7,6 @@ holds is the suite's own.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from pathlib import Path
 from strop.data.record import Dataset
 from strop.errors import DataError
 from strop.evaluation.features import Features, compute_features
+from strop.evaluation.probes.checks import check_apart
 from strop.model.tokenizer import Tokenizer
 
 Report = Callable[[str, int, int], None]
@@ -28,6 +28,7 @@ class Context:
 
     folder    where a suite puts its pictures
     protocol  which probe protocol: `paper` or `dinov3`
+    lpips     the file of LPIPS weights, if there is one
     """
 
     tokenizer: Tokenizer
@@ -35,6 +36,7 @@ class Context:
     train_data: Dataset | None = None
     folder: Path
     protocol: str = "paper"
+    lpips: Path | None = None
     seed: int = 0
     batch: int = 32
     workers: int = 0
@@ -53,12 +55,7 @@ class Context:
                 f"There is nothing to fit on for {self.data.name}.", "Give it with --train SPEC."
             )
         train = self._features(self.train_data, "fields to fit on")
-        shared = _digests(train) & _digests(self.val)
-        if shared:
-            raise DataError(
-                f"{self.train_data.name} and {self.data.name} share {len(shared)} images.",
-                "Fit on images that are not measured.",
-            )
+        check_apart(train.images, train.names, self.val.images, self.val.names)
         return train
 
     def progress(self, what: str) -> Callable[[int, int], None]:
@@ -73,7 +70,3 @@ class Context:
             workers=self.workers,
             progress=self.progress(what),
         )
-
-
-def _digests(features: Features) -> set[bytes]:
-    return {hashlib.sha256(image.numpy().tobytes()).digest() for image in features.images}

@@ -22,9 +22,9 @@ class Measure:
         arrow = {"higher": " ↑", "lower": " ↓", "": ""}[self.better]
         return f"{self.title}{f' ({self.unit})' if self.unit else ''}{arrow}"
 
-    def format(self, value: float) -> str:
-        """A value with as many digits as it deserves."""
-        return f"{value:,.{self.digits}f}"
+    def format(self, value: float | None) -> str:
+        """A value with as many digits as it deserves; a dash if there is none."""
+        return "–" if value is None else f"{value:,.{self.digits}f}"
 
 
 MEASURES: dict[str, Measure] = {

@@ -1,0 +1,113 @@
+"""`strop eval` and `strop report`: a model's figures, and a page of them beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from strop.cli.console import (
+    Batch,
+    Device,
+    Json,
+    check_writable,
+    load_model,
+    out,
+    print_json,
+    progress,
+    say,
+)
+from strop.evaluation.context import Report
+from strop.evaluation.measures import MEASURES
+from strop.evaluation.suites import SUITES, check_suites, evaluate, open_sources
+
+Specs = Annotated[
+    list[str],
+    typer.Option("--data", "-d", help="Spec of what to measure on; may be given several times."),
+]
+
+
+def eval_(
+    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id.")],
+    data: Specs,
+    suite: Annotated[
+        list[str],
+        typer.Option(help=f"{', '.join(SUITES)}, or all; may be given several times."),
+    ] = ["all"],  # noqa: B006 (typer copies it)
+    train: Annotated[
+        list[str],
+        typer.Option(help="Spec of what probes and baselines are fitted on, one for each --data."),
+    ] = [],  # noqa: B006
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path(
+        "evaluation"
+    ),
+    protocol: Annotated[str, typer.Option(help="Probe protocol: paper or dinov3.")] = "paper",
+    lpips: Annotated[
+        Path | None, typer.Option(help="LPIPS weights (AlexNet) as safetensors.", exists=True)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of probes, baselines and intervals.")] = 0,
+    batch: Batch = 32,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a model: alignment, pixels, rate, and probes of frozen representations.
+
+    A run that was interrupted goes on when the same command is given again.
+    """
+    check_writable(folder, folder=True)
+    check_suites(suite)
+    open_sources(data, train)  # before the model: what is misspelt is told at once
+    tokenizer = load_model(model, device)
+    with _watching() as report:
+        parts = evaluate(
+            tokenizer,
+            data,
+            folder,
+            suites=suite,
+            train=train,
+            protocol=protocol,
+            lpips=lpips,
+            name=model,
+            seed=seed,
+            batch=batch,
+            workers=workers,
+            report=report,
+            note=say,
+        )
+    if as_json:
+        print_json(parts)
+        return
+    for part in parts:
+        _show(part)
+    say(f"Results are in {folder}; `strop report {folder}` makes a page of them.")
+
+
+def _show(part: dict[str, Any]) -> None:
+    table = Table("", "", "95 %", title=f"{part['suite']} on {part['data']}", box=None)
+    for name, value in part["values"].items():
+        measure = MEASURES[name]
+        interval = part.get("intervals", {}).get(name)
+        bounds = " to ".join(map(measure.format, interval)) if interval else ""
+        table.add_row(measure.heading, measure.format(value), bounds)
+    out.print(table)
+    if note := part.get("note"):
+        say(note)
+
+
+@contextmanager
+def _watching() -> Iterator[Report]:
+    """A progress bar for each piece of work that is reported."""
+    with progress() as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield report

@@ -1,0 +1,159 @@
+"""The rate suite: quality at every length, and the lengths a search would have chosen.
+
+The search interprets every prefix of an image's program and takes the shortest whose cosine error
+is within a tolerance of the image's best. It costs K interpretations an image; the length head
+costs one pass. How well the head does is told twice: by the correlation of its lengths with the
+search's, and by its regret, the R² it gives away to the best lengths of equal mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from strop.evaluation.agreement import Agreement, agree
+from strop.evaluation.alignment import interpreted
+from strop.evaluation.context import Context
+from strop.figures import MUTED, new_figure, plain_axes, save_figure
+from strop.model.rate import shortest_within
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
+from strop.statistics import pearson, spearman
+
+TOLERANCE = 0.01
+MOST_IMAGES = 512
+TIMED_IMAGES = 4
+
+Array = NDArray[np.float64]
+
+
+def run(context: Context) -> dict[str, Any]:
+    """The suite, on at most `MOST_IMAGES` images, for each is interpreted K times."""
+    tokenizer, val = context.tokenizer, context.val
+    fields, program = val.fields[:MOST_IMAGES], val.program[:MOST_IMAGES]
+    curves = curves_of(tokenizer, program, fields, context.progress("lengths"))
+    result = compare_lengths(curves, program.lengths)
+    result["timing"] = {"search_cost": search_cost(tokenizer, val.images[:TIMED_IMAGES])}
+    _plot(result, context.folder / "rate.png")
+    return result
+
+
+def curves_of(
+    tokenizer: Tokenizer,
+    program: Program,
+    fields: Tensor,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Agreement]:
+    """K agreements of the images with fields (n, S, d_enc): at forced length 1, 2, ..., K."""
+    curves = []
+    for length in range(1, program.capacity + 1):
+        curves.append(agree(interpreted(tokenizer, program.with_lengths(length), fields)))
+        if progress is not None:
+            progress(length, program.capacity)
+    return curves
+
+
+def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
+    """Every figure of the suite from agreements at each length and the model's lengths (n,)."""
+    residual = np.stack([each.residual for each in curves], axis=1)
+    cosine = np.stack([each.cosine for each in curves], axis=1)
+    searched = shortest_within(torch.from_numpy(1 - cosine), TOLERANCE)
+    own, found = chosen.cpu().numpy(), searched.numpy()
+    whole = curves[-1]
+
+    def scores(lengths: NDArray[np.int64]) -> dict[str, float]:
+        rows = np.arange(len(lengths))
+        at = {"residual": residual[rows, lengths - 1], "cosine": cosine[rows, lengths - 1]}
+        return Agreement(
+            **at, square=whole.square, channels=whole.channels, size=whole.size
+        ).scores()
+
+    at_lengths = [each.scores() for each in curves]
+    mean = float(own.mean())
+    total = whole.total
+    best = best_residual(residual, mean)
+    fixed = np.interp(mean, np.arange(1, len(curves) + 1), residual.sum(axis=0))
+    chosen_scores = scores(own)
+    values = {
+        "length_mean": mean,
+        "search_length_mean": float(found.mean()),
+        "search_correlation": pearson(own, found),
+        "regret_r2": float((residual[np.arange(len(own)), own - 1].sum() - best) / total),
+        "regret_r2_fixed": float((fixed - best) / total),
+        **{name: chosen_scores[name] for name in ("cosine", "r2", "r2_centred")},
+    }
+    return {
+        "images": len(own),
+        "tolerance": TOLERANCE,
+        "values": values,
+        "search_rank_correlation": spearman(own, found),
+        "searched": scores(found),
+        "curve": {
+            "length": list(range(1, len(curves) + 1)),
+            **{name: [each[name] for each in at_lengths] for name in at_lengths[0]},
+            "r2_best": [
+                1 - best_residual(residual, length) / total for length in range(1, len(curves) + 1)
+            ],
+        },
+        "lengths": {"chosen": own.tolist(), "searched": found.tolist()},
+    }
+
+
+def best_residual(residual: Array, mean_length: float) -> float:
+    """The least total error of lengths that average `mean_length`: errors (n, K) at each length.
+
+    Each image's curve is replaced by its convex hull, below which no mixture of lengths can get;
+    then tokens go, one by one, where they save most.
+    """
+    savings = np.concatenate([_hull_savings(row) for row in residual])
+    savings = np.sort(savings[savings > 0])[::-1]
+    tokens = (mean_length - 1) * len(residual)
+    whole = int(tokens)
+    part = (tokens - whole) * savings[whole] if whole < len(savings) else 0.0
+    return float(residual[:, 0].sum() - savings[:whole].sum() - part)
+
+
+def _hull_savings(errors: Array) -> Array:
+    """(K - 1,) what each further token saves along the lower convex hull of errors (K,)."""
+    slopes: list[tuple[float, int]] = []
+    for saving in -np.diff(errors):
+        total, count = float(saving), 1
+        while slopes and slopes[-1][0] / slopes[-1][1] < total / count:
+            more, tokens = slopes.pop()
+            total, count = total + more, count + tokens
+        slopes.append((total, count))
+    return np.concatenate([np.full(count, total / count) for total, count in slopes or [(0.0, 0)]])
+
+
+def search_cost(tokenizer: Tokenizer, images: Tensor) -> float:
+    """Time of encoding uint8 images (b, 3, H, H) by search, over that of one pass."""
+
+    def seconds(encode: Callable[[], Program]) -> float:
+        encode().lengths.cpu()  # warm
+        began = time.perf_counter()
+        encode().lengths.cpu()  # waits for the device
+        return time.perf_counter() - began
+
+    searching = seconds(lambda: tokenizer.encode(images, tolerance=TOLERANCE))
+    return searching / seconds(lambda: tokenizer.encode(images))
+
+
+def _plot(result: dict[str, Any], path: Path) -> None:
+    curve, values = result["curve"], result["values"]
+    figure = new_figure(9, 3.6)
+    axes = plain_axes(figure, "length", "R²", 121)
+    axes.plot(curve["length"], curve["r2"], label="one length for all")
+    axes.plot(curve["length"], curve["r2_best"], "--", color=MUTED, label="best lengths, same mean")
+    axes.plot(values["length_mean"], values["r2"], "o", color="black", label="the model's lengths")
+    axes.legend(frameon=False)
+    axes = plain_axes(figure, "length by search", "length chosen", 122)
+    axes.scatter(result["lengths"]["searched"], result["lengths"]["chosen"], s=8, alpha=0.4)
+    axes.set_title(f"r = {values['search_correlation']:.2f}", size=9)
+    save_figure(figure, path)
