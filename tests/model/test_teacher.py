@@ -205,10 +205,21 @@ def test_frozen_inside_a_tokenizer(make_tokenizer):
 # Sizes.
 
 
-@pytest.mark.parametrize("shape", [(100, 100), (64, 128), (8, 8)])
+@pytest.mark.parametrize("shape", [(100, 100), (64, 120), (8, 8)])
 def test_images_that_do_not_fit_the_grid_are_refused(tiny_teacher, shape):
-    with pytest.raises(TeacherError, match=r"squares whose side is a multiple of 16"):
+    with pytest.raises(TeacherError, match=r"sides that are multiples of 16"):
         tiny_teacher(torch.zeros(1, 3, *shape, dtype=torch.uint8))
+
+
+def test_the_field_of_an_oblong_image_has_its_locations_row_by_row(tiny_teacher):
+    image = pixels(32).repeat(1, 1, 1, 2)
+    image[..., 48:] = 0
+    field = tiny_teacher(image)
+    assert field.shape[1] == 2 * 4
+    changed = image.clone()
+    changed[..., :16, 48:] = 255
+    moved = (tiny_teacher(changed) - field).abs().sum(dim=(0, 2))
+    assert moved.argmax() == 3
 
 
 def test_known_teachers_are_described_and_counted_without_loading():

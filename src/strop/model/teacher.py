@@ -111,21 +111,21 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """uint8 images `(B, 3, H, H)` to the field `(B, S, d_enc)`, S = (H / 16)^2."""
+        """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`, S = H W / 16^2, row by row."""
         return self.patch_tokens(self.backbone, self.preprocess(images))
 
     def preprocess(self, images: Tensor) -> Tensor:
-        """uint8 `(B, 3, H, H)` to the normalised floats the backbone was trained on."""
+        """uint8 `(B, 3, H, W)` to the normalised floats the backbone was trained on."""
         height, width = images.shape[-2:]
-        if height != width or height % PIXELS_PER_LOCATION:
+        if height % PIXELS_PER_LOCATION or width % PIXELS_PER_LOCATION:
             raise TeacherError(
                 f"The teacher was given images of {height} x {width} pixels.",
-                f"It takes squares whose side is a multiple of {PIXELS_PER_LOCATION}.",
+                f"It takes sides that are multiples of {PIXELS_PER_LOCATION}.",
             )
-        side = height // PIXELS_PER_LOCATION * self.patch
+        size = [side // PIXELS_PER_LOCATION * self.patch for side in (height, width)]
         pixels = images.to(self.mean.dtype) / 255
-        if side != height:
-            pixels = F.interpolate(pixels, (side, side), mode="bicubic", antialias=True)
+        if size != [height, width]:
+            pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True)
         return (pixels - self.mean) / self.std
 
     def train(self, mode: bool = True) -> Self:
