@@ -41,14 +41,7 @@ def _suits(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and q.shape[3] in (16, 32, 64)
         and min(q.shape[2], k.shape[2]) <= FEW
         and ENABLED
-        and _has_tensor_cores()
     )
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_tensor_cores() -> bool:
-    """Whether the GPU multiplies bf16 matrices, as all have since Ampere."""
-    return torch.cuda.get_device_capability() >= (8, 0)
 
 
 # Two operators, opaque to torch.compile, which then lays out what is around them as usual.
