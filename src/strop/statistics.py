@@ -77,6 +77,8 @@ def permutation_p(
     a, b = np.asarray(x), np.asarray(y)
     generator = np.random.default_rng(seed)
     seen = statistic(a, b)
+    if np.isnan(seen):
+        return float("nan")
     reached = sum(statistic(a, generator.permutation(b)) >= seen for _ in range(draws))
     return (1 + reached) / (1 + draws)
 

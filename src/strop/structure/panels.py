@@ -59,9 +59,13 @@ def show_signed(axes: Axes, image: Tensor, heat: Tensor, title: str = "") -> Non
     axes.set_title(title, size=8)
 
 
-def show_ids(axes: Axes, ids: Tensor, title: str = "") -> None:
-    """Regions `(h, w)` by id, each id in its own colour wherever it is shown; grey is `NOBODY`."""
-    axes.imshow(id_colours(ids.cpu().numpy()), interpolation="nearest")
+def show_ids(axes: Axes, ids: Tensor, title: str = "", *, arbitrary: bool = False) -> None:
+    """Regions `(h, w)` by id, each id in its own colour wherever it is shown; grey is `NOBODY`.
+
+    Ids that are `arbitrary` have none of the colours that stand for classes.
+    """
+    shown = ids + len(PALETTE) + 1 if arbitrary else ids
+    axes.imshow(id_colours(shown.cpu().numpy()), interpolation="nearest")
     axes.set_axis_off()
     axes.set_title(title, size=9)
 
