@@ -10,7 +10,6 @@ from torch import Tensor
 
 from strop.data.loader import Loader
 from strop.data.record import VOID, Batch, Dataset
-from strop.errors import ModelError
 from strop.model.length_head import whole_lengths
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
@@ -33,7 +32,6 @@ class Features:
     depth     (n, H, H) float32, metres, 0 where unknown; or None
     classes   names of the semantic ids
     label_names  names of the entries of `labels`
-    teacher   the name of the teacher the fields are of
     """
 
     fields: Tensor
@@ -46,24 +44,9 @@ class Features:
     depth: Tensor | None
     classes: tuple[str, ...]
     label_names: tuple[str, ...]
-    teacher: str
 
     def __len__(self) -> int:
         return len(self.fields)
-
-    def check(self, tokenizer: Tokenizer) -> None:
-        """Refuse a model that these are not the features of."""
-        if self.teacher != tokenizer.config.teacher.name:
-            raise ModelError(
-                f"The features are of the teacher {self.teacher}, the model is of "
-                f"{tokenizer.config.teacher.name}.",
-                "Compute features for this model with `compute_features`.",
-            )
-        if self.program.model != tokenizer.fingerprint:
-            raise ModelError(
-                f"The programs are of model {self.program.model}, this is {tokenizer.fingerprint}.",
-                "Compute features for this model with `compute_features`.",
-            )
 
 
 @torch.no_grad()
@@ -117,7 +100,6 @@ def compute_features(
         depth=_joined(records, "depth"),
         classes=dataset.classes,
         label_names=dataset.label_names,
-        teacher=config.teacher.name,
     )
 
 

@@ -100,6 +100,7 @@ def evaluate(
     out = Path(out)
     for source, suite in plan:
         _finished(out, source, suite, tokenizer, seed, protocol)
+    _ = tokenizer.teacher  # one that cannot be loaded is told now
     parts = []
     for source in sources:
         context = Context(
