@@ -49,19 +49,19 @@ def _suits(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 @torch.library.custom_op("strop::short_attention", mutates_args=())
 def _attend(q: Tensor, k: Tensor, v: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The output, and log2 of each query's sum of 2^score, `(B, heads, n)` fp32."""
+    """The output, and for the way back log2 of each query's sum of 2^score, `(B, heads, n)`."""
     from strop.model import short_attention_kernels as kernels
 
     q, k, v = (_heads_side_by_side(x) for x in (q, k, v))
     (batch, heads, n, width), m = q.shape, k.shape[2]
-    out, sums = _allocate(q, k, v, active)
+    out, lse = _allocate(q, k, v, active)
     with torch.cuda.device_of(q):
         kernels.forward[(-(-n // FEW) * batch * heads,)](
-            q, k, v, _bytes(active), out, sums,
+            q, k, v, _bytes(active), out, lse,
             *_strides(q, k, v), heads, n, m, width**-0.5, width, FEW,
             num_warps=4, num_stages=1 if m <= FEW else 3,
         )  # fmt: skip
-    return out, sums
+    return out, lse
 
 
 @_attend.register_fake
@@ -71,15 +71,9 @@ def _allocate(q: Tensor, k: Tensor, v: Tensor, active: Tensor | None) -> tuple[T
 
 @torch.library.custom_op("strop::short_attention_backward", mutates_args=())
 def _attend_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    active: Tensor | None,
-    out: Tensor,
-    sums: Tensor,
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, active: Tensor | None, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v."""
+    """Gradients of q, k and v from that of `out`."""
     from strop.model import short_attention_kernels as kernels
 
     grad, q, k, v = (_heads_side_by_side(x) for x in (grad, q, k, v))
@@ -87,7 +81,7 @@ def _attend_backward(
     grads = _empty_like(q), _empty_like(k), _empty_like(v)
     few_keys = m <= FEW
     kernel = kernels.backward_few_keys if few_keys else kernels.backward_few_queries
-    read = (sums,) if few_keys else (out, sums)
+    read = (lse,) if few_keys else (out, lse)
     with torch.cuda.device_of(q):
         kernel[(batch * heads,)](
             q, k, v, _bytes(active), *read, grad, *grads,
@@ -117,9 +111,8 @@ _attend.register_autograd(_differentiate, setup_context=_remember)
 
 def _empty_like(x: Tensor) -> Tensor:
     """As x `(B, heads, N, width)`, laid out so that joining the heads afterwards is a view."""
-    return torch.empty_like(x.transpose(1, 2), memory_format=torch.contiguous_format).transpose(
-        1, 2
-    )
+    batch, heads, count, width = x.shape
+    return x.new_empty(batch, count, heads, width).transpose(1, 2)
 
 
 def _heads_side_by_side(x: Tensor) -> Tensor:

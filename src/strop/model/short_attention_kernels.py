@@ -4,13 +4,13 @@
 
 Names in all of them:
 
-    n, m          how many queries and keys; i and j are indices of theirs
-    width         of a head; the heads of a row lie side by side in memory
-    *_batch, *_row  strides in elements; what a kernel writes is contiguous (B, N, heads, width)
-    active        (B, m) which keys exist; if None, query i sees key j where j <= m - n + i
-    lse           (B, heads, n) log2 of the sum of 2^score over visible keys
+    n, m      how many queries and keys; i and j are indices of theirs
+    width     of a head; the heads of a row lie side by side in memory
+    x_batch   with x_row the strides of x; what a kernel writes is contiguous (B, N, heads, width)
+    active    (B, m) which keys exist; if None, query i sees key j where j <= m - n + i
+    lse       (B, heads, n) log2 of the sum of 2^score over visible keys
 
-Scores are to base 2 in fp32; the gradients of q and k are scaled once, at the end. A program takes
+Scores are fp32 and to base 2; the gradients of q and k are scaled once, at the end. A program takes
 one head of one image, neighbours the heads beside it, so that together they read whole rows.
 """
 
