@@ -85,7 +85,8 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
             max_length=config.max_length,
             codebook_size=config.quantizer.codes,
             decodes=engine.tokenizer.decoder is not None,
-            objects=(MIN_OBJECTS, MAX_OBJECTS),
+            min_objects=MIN_OBJECTS,
+            max_objects=MAX_OBJECTS,
             max_bytes=MAX_BYTES,
         )
 

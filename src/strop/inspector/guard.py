@@ -6,7 +6,7 @@ import hmac
 import ipaddress
 import json
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -74,10 +74,7 @@ class Guard:
             await self._limited(scope, receive, sealed)
 
     def _host_allowed(self, header: str) -> bool:
-        try:
-            name = urlsplit(f"//{header}").hostname or ""
-        except ValueError:
-            return False
+        name = _split(f"//{header}").hostname or ""
         if is_loopback(name):
             return True
         if is_loopback(self.host):
@@ -148,6 +145,14 @@ async def _refuse(send: Send, status: int, problem: str, remedy: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def _split(address: str) -> SplitResult:
+    """An address in parts, which are empty if it is none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
+
+
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
@@ -159,7 +164,7 @@ def _is_address(name: str) -> bool:
 def _same_origin(headers: Headers, path: str) -> bool:
     """Whether no other site is behind a request; a link from elsewhere to the page itself is."""
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+    if origin is not None and _split(origin).netloc != headers.get("host"):
         return False
     site = headers.get("sec-fetch-site", "none")
     return site in ("none", "same-origin") or not path.startswith("/api/")

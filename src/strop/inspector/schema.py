@@ -230,7 +230,8 @@ class ModelFacts(BaseModel):
     max_length: int
     codebook_size: int
     decodes: bool
-    objects: tuple[int, int]
+    min_objects: int
+    max_objects: int
     max_bytes: int
 
 

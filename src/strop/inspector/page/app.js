@@ -796,7 +796,8 @@ function showFacts() {
   $("facts").textContent =
     `${model.name} · ${model.image_size} px · ${grid} × ${grid} patches · ` +
     `up to ${max_length} of ${codebook_size} codes · teacher ${model.teacher}`;
-  [$("objects").min, $("objects").max] = model.objects;
+  $("objects").min = model.min_objects;
+  $("objects").max = model.max_objects;
 }
 
 /** Show what the address asks for, or a first scene. */

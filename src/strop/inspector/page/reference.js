@@ -19,9 +19,7 @@ const resolve = (schema) =>
 function kind(schema) {
   if (schema.$ref) return schema.$ref.split("/").at(-1);
   if (schema.anyOf) return schema.anyOf.map(kind).join(" or ");
-  if (schema.type === "array") {
-    return schema.prefixItems ? schema.prefixItems.map(kind).join(", ") : `list of ${kind(schema.items)}`;
-  }
+  if (schema.type === "array") return `list of ${kind(schema.items)}`;
   const low = schema.minimum ?? null;
   const high = schema.maximum ?? (schema.exclusiveMaximum ? schema.exclusiveMaximum - 1 : null);
   return low !== null && high !== null ? `${schema.type} ${low} … ${high}` : schema.type;
