@@ -1,0 +1,167 @@
+"""The paper's figures, and where one of ours is of the same setting."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from strop.config import from_dict
+from strop.data.spec import Spec, parse_spec
+from strop.errors import StropError
+from strop.model.tokenizer import TokenizerConfig
+from strop.training.preset import load_preset
+
+TABLES = Path(__file__).with_name("paper.toml")
+OFFICIAL: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "voc": (("val",), (1449,)),
+    "cocostuff": (("val",), (5000, 2175)),  # all images, or STEGO's list
+    "ade20k": (("validation", "val"), (2000,)),
+    "cityscapes": (("val",), (500,)),
+    "nyuv2": (("test",), (654,)),
+}
+"""The split of each dataset that is measured on, and how many images it has."""
+MEAN = "mean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One figure. `variant` is a preset, a teacher or a baseline; `representation` may be empty."""
+
+    table: str
+    suite: str
+    trained_on: str
+    variant: str
+    representation: str
+    dataset: str
+    measure: str
+    value: float
+
+
+@cache
+def cells() -> tuple[Cell, ...]:
+    """All figures of all tables."""
+    found = []
+    for table in tomllib.loads(TABLES.read_text(encoding="utf-8"))["table"]:
+        keys = table["keys"]
+        for row in table["rows"]:
+            place = dict(zip(keys, row, strict=False))
+            for column, value in zip(table["columns"], row[len(keys) :], strict=True):
+                *dataset, measure = column.split()
+                found.append(
+                    Cell(
+                        table=table["label"],
+                        suite=table["suite"],
+                        trained_on=table["trained_on"],
+                        variant=place["variant"],
+                        representation=place.get("representation", ""),
+                        dataset=dataset[0] if dataset else place["dataset"],
+                        measure=measure,
+                        value=float(value),
+                    )
+                )
+    return tuple(found)
+
+
+def variants() -> list[str]:
+    """The presets that the paper has figures of."""
+    named = dict.fromkeys(cell.variant for cell in cells())
+    return [name for name in named if name.startswith(("strop-", "clevr-"))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a part of a run stands to the paper: the cell's keys, and what is not as there."""
+
+    variant: str
+    trained_on: str
+    dataset: str
+    differs: tuple[str, ...]
+
+    def value(self, suite: str, measure: str, representation: str = "") -> float | None:
+        """The paper's figure, if it has one for this setting."""
+        # A teacher's own figures do not depend on the data that a tokenizer was trained on.
+        for cell in cells() if not self.differs else ():
+            if (
+                cell.suite == suite
+                and cell.measure == measure
+                and cell.dataset == self.dataset
+                and cell.trained_on == self.trained_on
+                and cell.representation == representation
+                and cell.variant == _who(self.variant, representation)
+            ):
+                return cell.value
+        return None
+
+
+def setting_of(part: Mapping[str, Any]) -> Setting:
+    """The setting of a part: which of the paper's it is, or in what it differs from all of them."""
+    model, spec = part["model"], parse_spec(part["data"])
+    variant = variant_of(model["config"])
+    trained_on = _kind(model["about"].get("data"))
+    differs = []
+    if variant is None:
+        differs.append("the model is none of the paper's variants")
+    if trained_on is None or not any(cell.trained_on == trained_on for cell in cells()):
+        told = model["about"].get("data", "nothing that it names")
+        differs.append(f"trained on {told}, not on COCO, ImageNet or CLEVR")
+    differs += _data_differs(spec, part["images"])
+    if part["suite"] in ("segmentation", "multilabel", "depth") and part["protocol"] != "paper":
+        differs.append(f"the probe protocol is {part['protocol']}")
+    return Setting(
+        variant=variant or "",
+        trained_on=trained_on or "",
+        dataset=spec.kind,
+        differs=tuple(differs),
+    )
+
+
+def variant_of(config: Mapping[str, Any]) -> str | None:
+    """The preset of the paper that a model's config is of; None if it is of none.
+
+    The decoder, the length head's widths and the scale of targets do not tell variants apart: the
+    paper leaves them open. A teacher given as a folder is not taken for DINOv3.
+    """
+    try:
+        found = _essence(from_dict(TokenizerConfig, dict(config), "model"))
+    except StropError:
+        return None
+    return next((name for name in variants() if _essence(load_preset(name).model) == found), None)
+
+
+def _essence(config: TokenizerConfig) -> TokenizerConfig:
+    return replace(
+        config,
+        decoder=None,
+        fit="squash",
+        teacher=replace(config.teacher, scale=1.0),
+        length_head=replace(config.length_head, hidden=(1,)),
+    )
+
+
+def _data_differs(spec: Spec, images: int) -> list[str]:
+    if not any(cell.dataset == spec.kind for cell in cells()):
+        return [f"the paper does not measure on {spec.kind}"]
+    splits, sizes = OFFICIAL.get(spec.kind, ((), ()))
+    split = spec.parameters.get("split")
+    if splits and split is not None and split not in splits:
+        return [f"measured on the split {split}, not {splits[0]}"]
+    if sizes and images not in sizes:
+        return [f"measured on {images:,} images of {sizes[0]:,}"]
+    return []
+
+
+def _kind(spec: object) -> str | None:
+    """The kind of data that a model says it was trained on."""
+    try:
+        return parse_spec(str(spec)).kind if spec else None
+    except StropError:
+        return None
+
+
+def _who(variant: str, representation: str) -> str:
+    """Whose row a representation stands in: the teacher has its own."""
+    return variant.split("-", 2)[2] if representation == "teacher" else variant
