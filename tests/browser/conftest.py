@@ -1,0 +1,50 @@
+"""A real browser: the distribution's Chromium, without a window."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the inspector needs the extra `inspect`")
+playwright = pytest.importorskip("playwright.sync_api")
+sys.path.insert(0, str(Path(__file__).parents[1] / "inspector"))
+
+from serving import image_file, served  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from strop.model.tokenizer import Tokenizer  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[playwright.Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no chromium here; install the distribution's (apt-get install chromium)")
+    with playwright.sync_playwright() as driver:
+        # As root, as in most containers, Chromium runs without its sandbox or not at all.
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, images: Tensor) -> Path:
+    """A model, a gallery and two images to drop."""
+    folder = tmp_path_factory.mktemp("browser")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "gallery").mkdir()
+    for number, image in enumerate(images[:3]):
+        (folder / "gallery" / f"{number}.png").write_bytes(image_file(image))
+    (folder / "first.png").write_bytes(image_file(images[3]))
+    (folder / "second.jpg").write_bytes(image_file(images[4], "JPEG"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def address(tokenizer: Tokenizer, folder: Path) -> Iterator[str]:
+    with served(tokenizer, gallery=folder / "gallery") as address:
+        yield address
