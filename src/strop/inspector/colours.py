@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.structure.readouts import k_means
+
 
 @dataclass(frozen=True)
 class Basis:
@@ -45,24 +47,11 @@ class Basis:
         return (shares * 255).round().to(torch.uint8).T.unflatten(-1, (side, side))
 
 
-def clusters(field: Tensor, others: list[Tensor], k: int, rounds: int = 30) -> list[Tensor]:
+def clusters(field: Tensor, others: list[Tensor], k: int) -> list[Tensor]:
     """k-means of a field `(S, d)`: the cluster of each location there and in `others`, each `(S,)`.
 
-    Directions are compared, not lengths. It starts from locations far apart and so needs no seed.
+    Directions are compared, not lengths, as everywhere in erasure.
     """
-    points = F.normalize(field, dim=-1)
-    middle = F.normalize(points.mean(dim=0), dim=-1)
-    chosen = [int((points @ middle).argmax())]
-    while len(chosen) < k:
-        nearest = (points @ points[chosen].T).max(dim=1).values
-        chosen.append(int(nearest.argmin()))
-    centres = points[chosen]
-    for _ in range(rounds):
-        nearest = (points @ centres.T).argmax(dim=1)
-        member = F.one_hot(nearest, k).to(points.dtype)
-        centres = torch.where(
-            member.any(dim=0)[:, None],
-            F.normalize(member.T @ points, dim=-1),
-            centres,
-        )
-    return [(F.normalize(each, dim=-1) @ centres.T).argmax(dim=1) for each in (field, *others)]
+    points = [F.normalize(each.cpu(), dim=-1) for each in (field, *others)]
+    centres = k_means(points[0], k)
+    return [torch.cdist(each, centres).argmin(dim=1) for each in points]
