@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from strop.cli.console import (
 )
 from strop.evaluation.context import Report
 from strop.evaluation.measures import MEASURES
+from strop.evaluation.report import write_report
 from strop.evaluation.suites import SUITES, check_suites, evaluate, open_sources
 
 Specs = Annotated[
@@ -72,7 +74,7 @@ def eval_(
             train=train,
             protocol=protocol,
             lpips=lpips,
-            name=model,
+            name=Path(model).name,
             seed=seed,
             batch=batch,
             workers=workers,
@@ -85,6 +87,24 @@ def eval_(
     for part in parts:
         _show(part)
     say(f"Results are in {folder}; `strop report {folder}` makes a page of them.")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that `strop eval` wrote.")],
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path(
+        "report"
+    ),
+    latex: Annotated[bool, typer.Option("--latex", help="Also as LaTeX.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put the figures of one or more runs on one page, beside the paper's."""
+    check_writable(folder, folder=True)
+    written = write_report(runs, folder, latex=latex)
+    if as_json:
+        print_json(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+        return
+    for path in written:
+        say(f"Wrote {path}")
 
 
 def _show(part: dict[str, Any]) -> None:

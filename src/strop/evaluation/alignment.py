@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from strop.evaluation.agreement import Agreement, agree
 from strop.evaluation.baselines import fit_baselines
 from strop.evaluation.context import Context
 from strop.evaluation.features import compute_features, encode_fields
+from strop.figures import MUTED, PALETTE, new_figure, plain_axes, save_figure
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
@@ -28,9 +30,11 @@ _CHUNK = 64
 def run(context: Context) -> dict[str, Any]:
     """The suite; with training data also the baselines."""
     fit = context.train.fields if context.train_data is not None else None
-    return align(
+    result = align(
         context.tokenizer, context.val.fields, context.val.program, fit=fit, seed=context.seed
     )
+    _plot(result, context.folder / "alignment.png")
+    return result
 
 
 def evaluate_model(
@@ -177,6 +181,23 @@ def _mean_field(fields: Tensor) -> Pairs:
     mean = fields.mean(dim=0, dtype=torch.double).float()
     for chunk in fields.split(_CHUNK):
         yield mean.expand(chunk.shape), chunk
+
+
+def _plot(result: dict[str, Any], path: Path) -> None:
+    """How long programs are; and, at each budget, R² of the model and the baselines."""
+    budgets = result.get("budgets", [])
+    figure = new_figure(3.4 * (1 + len(budgets)), 3)
+    first = 101 + 10 * (1 + len(budgets))  # matplotlib's numbers for axes in a row: 131, 132, 133
+    axes = plain_axes(figure, "length", "images", first)
+    counts = result["length_histogram"]
+    axes.bar(range(1, len(counts) + 1), counts, width=0.9)
+    for number, budget in enumerate(budgets):
+        axes = plain_axes(figure, "R²", "", first + 1 + number)
+        codes = {**budget["baselines"], "the model": budget["model"]}
+        colours = [MUTED] * (len(codes) - 1) + [PALETTE[0]]
+        axes.barh(list(codes), [max(0.0, each["r2"]) for each in codes.values()], color=colours)
+        axes.set_title(f"{budget['bits']:.0f} bits: {budget['lengths']}", size=9)
+    save_figure(figure, path)
 
 
 def _check_fields(tokenizer: Tokenizer, fields: Tensor) -> None:

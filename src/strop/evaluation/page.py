@@ -1,0 +1,169 @@
+"""A page of text, tables and pictures, written as Markdown, HTML or LaTeX."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A title; level 1 is the page's."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Points:
+    """A list."""
+
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header; the first column is text, the others are numbers."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture and what it shows."""
+
+    path: Path
+    caption: str
+
+
+Block = Heading | Text | Points | Table | Picture
+
+
+def to_markdown(blocks: Sequence[Block], folder: Path) -> str:
+    """The page as Markdown that lies in `folder`; pictures are linked from there."""
+    return "\n\n".join(_markdown(block, folder) for block in blocks) + "\n"
+
+
+def _markdown(block: Block, folder: Path) -> str:
+    match block:
+        case Heading(text, level):
+            return f"{'#' * level} {text}"
+        case Text(text):
+            return text
+        case Points(items):
+            return "\n".join(f"- {item}" for item in items)
+        case Table(header, rows):
+            marks = ["---", *["---:"] * (len(header) - 1)]
+            cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, marks, *rows)]
+            return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+        case Picture(path, caption):
+            return f"![{caption}]({path.relative_to(folder).as_posix()})"
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
+th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #ddd }
+th:first-child, td:first-child { text-align: left }
+img { max-width: 100% } figcaption { color: #555 }
+@media (prefers-color-scheme: dark) { body { background: #181818; color: #ddd }
+  th, td { border-color: #444 } img { background: #fff } figcaption { color: #aaa } }
+""".strip()
+
+
+def to_html(blocks: Sequence[Block]) -> str:
+    """The page as one HTML file, pictures included."""
+    title = next((html.escape(each.text) for each in blocks if isinstance(each, Heading)), "")
+    body = "\n".join(_html(block) for block in blocks)
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
+        f"<style>\n{_STYLE}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _html(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return f"<h{level}>{html.escape(text)}</h{level}>"
+        case Text(text):
+            return f"<p>{html.escape(text)}</p>"
+        case Points(items):
+            return f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
+        case Table(header, rows):
+
+            def line(cells: Sequence[str], tag: str) -> str:
+                inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+                return f"<tr>{inner}</tr>"
+
+            body = "\n".join(line(row, "td") for row in rows)
+            return f"<table>\n{line(header, 'th')}\n{body}\n</table>"
+        case Picture(path, caption):
+            content = base64.b64encode(path.read_bytes()).decode()
+            shown = html.escape(caption)
+            return (
+                f'<figure><img src="data:image/png;base64,{content}" alt="{shown}">'
+                f"<figcaption>{shown}</figcaption></figure>"
+            )
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "²": "$^2$",
+    "³": "$^3$",
+    "δ": r"$\delta$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+}
+
+
+def to_latex(blocks: Sequence[Block], folder: Path) -> str:
+    """The page's body as LaTeX for the packages booktabs and graphicx."""
+    return "\n\n".join(_latex(block, folder) for block in blocks) + "\n"
+
+
+def _latex(block: Block, folder: Path) -> str:
+    match block:
+        case Heading(text, level):
+            return f"\\{('section', 'subsection', 'subsubsection')[level - 1]}{{{_escaped(text)}}}"
+        case Text(text):
+            return _escaped(text)
+        case Points(items):
+            inner = "\n".join(f"\\item {_escaped(item)}" for item in items)
+            return f"\\begin{{itemize}}\n{inner}\n\\end{{itemize}}"
+        case Table(header, rows):
+
+            def line(cells: Sequence[str]) -> str:
+                return " & ".join(map(_escaped, cells)) + r" \\"
+
+            body = "\n".join(line(row) for row in rows)
+            return (
+                f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n{line(header)}\n"
+                f"\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}"
+            )
+        case Picture(path, caption):
+            name = path.relative_to(folder).as_posix()
+            return (
+                f"\\begin{{figure}}\n\\includegraphics[width=\\linewidth]{{{name}}}\n"
+                f"\\caption{{{_escaped(caption)}}}\n\\end{{figure}}"
+            )
+
+
+def _escaped(text: str) -> str:
+    return re.sub("|".join(map(re.escape, _LATEX)), lambda mark: _LATEX[mark[0]], text)
