@@ -10,7 +10,8 @@ from chat_server import Answer, serve
 from strop.data.scenes import ScenesDataset
 from strop.errors import ConfigError, DataError, EndpointError
 from strop.structure import chat
-from strop.structure.llm import PAPER, Options, run
+from strop.structure.llm import Options, run
+from strop.structure.scene_tables import PAPER
 from strop.structure.scene_text import write_codes, write_scene
 from strop.structure.study import Encoded, Job, encode_dataset
 from strop.structure.things import things_of

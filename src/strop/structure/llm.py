@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from strop.errors import ConfigError, DataError
 from strop.model.tokenizer import Tokenizer
 from strop.structure.chat import Endpoint, Transcript
-from strop.structure.pairs import Pairs
+from strop.structure.pairs import Pairs, pairs_of
+from strop.structure.scene_tables import numbers_of, paper_table, scene_table
 from strop.structure.scene_text import read_scene, scene_prompt
-from strop.structure.scoring import METRICS, Scores, naive_scene, score
-from strop.structure.study import Encoded, Findings, Job, Study, Table
-from strop.structure.things import Things, things_of_all
+from strop.structure.scoring import naive_scene, score
+from strop.structure.study import Encoded, Findings, Job, Study
+from strop.structure.things import Things
 
 ATTEMPTS = 2  # one retry on an answer that holds no scene
-
-# Table "Scene decoding performance": name, codebook, parse failures of 15, count error, attribute
-# accuracy, position MSE and MAE.
-PAPER: tuple[tuple[str, int | None, int, float, float, float, float], ...] = (
-    ("Naive baseline", None, 0, 2.27, 0.568, 3.84, 2.22),
-    ("GPT-OSS-120B", 32, 1, 2.36, 0.469, 2.45, 1.71),
-    ("GPT-OSS-120B", 64, 3, 2.83, 0.536, 3.26, 1.87),
-    ("GPT-OSS-120B", 128, 1, 2.36, 0.524, 4.61, 2.13),
-    ("Qwen3.5-397B-A17B", 32, 0, 1.43, 0.510, 3.22, 1.90),
-    ("Qwen3.5-397B-A17B", 64, 0, 1.00, 0.458, 3.37, 2.00),
-    ("Qwen3.5-397B-A17B", 128, 0, 1.53, 0.505, 3.17, 1.91),
-    ("DeepSeek-V3.1", 32, 1, 1.36, 0.513, 3.68, 2.11),
-    ("DeepSeek-V3.1", 64, 0, 0.93, 0.543, 3.64, 1.97),
-    ("DeepSeek-V3.1", 128, 0, 1.13, 0.487, 3.15, 1.84),
-)
-HEADER = ("", "codebook", "parse failures", *(metric.title for metric in METRICS.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +50,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             "`strop study MODEL reader` needs none.",
         )
     endpoint = Endpoint(base_url=options.base_url, model=options.model, key_env=options.key_env)
-    pairs = Pairs(encoded.program, things_of_all(encoded.records.scenes))
+    pairs = pairs_of(encoded)
     if len(pairs) < options.scenes + options.shots:
         raise DataError(
             f"{len(pairs)} scenes are too few for {options.scenes} to read and {options.shots} "
@@ -122,36 +106,6 @@ def ask_for_scene(ask: Callable[[str, int], str], prompt: str) -> Things | None:
         if scene is not None:
             return scene
     return None
-
-
-def numbers_of(scores: Scores) -> dict[str, Any]:
-    """Scores as JSON holds them: each metric with its interval, attributes, failures."""
-    return {
-        **{name: list(interval) for name, interval in scores.intervals().items()},
-        "attributes": {name: float(np.nanmean(v)) for name, v in scores.attributes.items()},
-        "parse_failures": scores.failures,
-        "scenes": len(scores.rows["count_error"]) + scores.failures,
-    }
-
-
-def scene_table(scores: Mapping[str, Scores], codebook_size: int) -> Table:
-    """A row for each reader: its scores with their intervals."""
-    rows: list[Sequence[str | int | None]] = []
-    for name, each in scores.items():
-        total = len(each.rows["count_error"]) + each.failures
-        cells = [f"{i.value:.3g} ({i.low:.3g} to {i.high:.3g})" for i in each.intervals().values()]
-        size = None if name == "naive" else codebook_size
-        rows.append((name, size, f"{each.failures} / {total}", *cells))
-    return Table("Scenes read from programs", HEADER, rows)
-
-
-def paper_table() -> Table:
-    """The paper's table in the same columns."""
-    rows = [
-        (name, size, f"{failures} / 15", count, accuracy, None, mse, mae)
-        for name, size, failures, count, accuracy, mse, mae in PAPER
-    ]
-    return Table("The paper's table: CLEVR, 15 scenes, 50 shots", HEADER, rows)
 
 
 STUDY = Study(run=run, options=Options, needs=("scene",))

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from strop.files import check_format, format_tag, write_text
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.structure.study import Encoded, Job, encode_dataset
-from strop.structure.things import ATTRIBUTES, Thing, Things, things_of_all
+from strop.structure.things import ATTRIBUTES, Thing, Things, things_of
 
 FORMAT = 1
 _BLOCK, _CHUNK = 2048, 256  # scenes sampled at once, and images rendered and encoded at once
@@ -27,13 +28,13 @@ _BLOCK, _CHUNK = 2048, 256  # scenes sampled at once, and images rendered and en
 
 @dataclass(frozen=True)
 class Pairs:
-    """B programs, on the CPU, and their B scenes."""
+    """B programs, on the CPU, and their B scenes, or none where the data has none."""
 
     program: Program
     scenes: Sequence[Things]
 
     def __len__(self) -> int:
-        return len(self.scenes)
+        return len(self.program)
 
     def __getitem__(self, rows: slice) -> Pairs:
         return Pairs(self.program[rows], self.scenes[rows])
@@ -41,6 +42,11 @@ class Pairs:
     def codes(self) -> list[list[int]]:
         """The active codes of each program."""
         return [row.codes.tolist() for row in self.program]
+
+
+def pairs_of(encoded: Encoded) -> Pairs:
+    """The programs of encoded data with the objects of their scenes."""
+    return Pairs(encoded.program, [things_of(scene) for scene in encoded.records.scenes or ()])
 
 
 def training_and_test(
@@ -51,7 +57,7 @@ def training_and_test(
     With a `spec` of their own, the first come from there and all of `encoded` is the test;
     without, the last `test_share` of `encoded` is.
     """
-    own = Pairs(encoded.program, things_of_all(encoded.records.scenes))
+    own = pairs_of(encoded)
     if spec:
         return encode_pairs(tokenizer, spec, job), own
     held_out = round(len(own) * test_share)
@@ -76,8 +82,7 @@ def encode_pairs(tokenizer: Tokenizer, spec: str, job: Job) -> Pairs:
     if isinstance(dataset, ScenesDataset):
         pairs = _rendered(tokenizer, dataset, job)
     else:
-        encoded = encode_dataset(tokenizer, dataset, spec, watch=job.watch)
-        pairs = Pairs(encoded.program, things_of_all(encoded.records.scenes))
+        pairs = pairs_of(encode_dataset(tokenizer, dataset, spec, watch=job.watch))
     save_pairs(pairs, path)
     return pairs
 
@@ -92,9 +97,9 @@ def save_pairs(pairs: Pairs, path: Path) -> None:
         "model": program.model,
     }
     lines: list[object] = [header]
-    for codes, things in zip(pairs.codes(), pairs.scenes, strict=True):
-        objects = [[*thing.words, round(thing.x, 3), round(thing.y, 3)] for thing in things]
-        lines.append({"codes": codes, "objects": objects})
+    for codes, things in zip_longest(pairs.codes(), pairs.scenes):
+        objects = [[*thing.words, round(thing.x, 3), round(thing.y, 3)] for thing in things or ()]
+        lines.append({"codes": codes, **({} if things is None else {"objects": objects})})
     write_text(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
 
@@ -109,7 +114,7 @@ def load_pairs(path: Path) -> Pairs:
             header["capacity"],
             header["model"],
         )
-        scenes = [tuple(Thing(*entry) for entry in row["objects"]) for row in rows]
+        scenes = [tuple(map(Thing._make, row["objects"])) for row in rows if "objects" in row]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(
             f"{path} holds no pairs ({error}).", "Delete it; it is a cache."

@@ -47,6 +47,10 @@ STUDIES = {
     "complexity": "program length against how much there is in the image",
     "contingency": "whether attributes live in single codes or in combinations of them",
     "controls": "how much order, prefix and place of a token matter",
+    "llm": "scenes read from codes by a language model behind any OpenAI-compatible endpoint",
+    "reader": "scenes read from codes by a small network that learnt it from pairs",
+    "vqa": "questions about scenes, answered from codes",
+    "grammar": "what comes next in a program, by counting and by an autoregressive prior",
 }
 
 Watch = Callable[[str, int, int], None]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from strop.data.scenes import vocabulary
-from strop.errors import DataError
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "shape": vocabulary.SHAPES,
@@ -42,12 +41,3 @@ def things_of(scene: Mapping[str, Any]) -> Things:
         Thing(*(entry[name] for name in ATTRIBUTES), *entry["3d_coords"][:2])
         for entry in scene["objects"]
     )
-
-
-def things_of_all(scenes: Sequence[Mapping[str, Any]] | None) -> list[Things]:
-    """The objects of every scene; `DataError` for data that comes without scenes."""
-    if scenes is None:
-        raise DataError(
-            "This data has no scene descriptions.", "Use scenes:?n=... or clevr:PATH, which have."
-        )
-    return [things_of(scene) for scene in scenes]

@@ -1,0 +1,224 @@
+"""A small network that reads a program and writes the scene, object by object.
+
+The sequence it writes is: the number of objects; then for each of them, the nearest to the camera
+first, where it stands and then what it is, so that it can look up what is there knowing where to
+look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from strop.data.scenes.vocabulary import EXTENT, MAX_OBJECTS
+from strop.errors import DataError
+from strop.program import Program
+from strop.structure.fitting import NetworkConfig, layer_sizes
+from strop.structure.things import ATTRIBUTES, Thing, Things
+
+CELLS = 24  # along each side of the ground: a quarter of a metre each
+BLUR = 0.25  # metres; how far from the right cell a guess still earns something
+SIZES = tuple(len(words) for words in ATTRIBUTES.values())
+_STEPS = 2 * MAX_OBJECTS + 1
+
+
+class Encoder(nn.Module):
+    """Active codes, by their number and their position, to a memory that can be attended to."""
+
+    def __init__(self, config: NetworkConfig, codebook_size: int, capacity: int) -> None:
+        super().__init__()
+        self.codes = nn.Embedding(codebook_size, config.width)
+        self.positions = nn.Parameter(torch.randn(capacity, config.width))
+        layer = nn.TransformerEncoderLayer(**layer_sizes(config))
+        self.layers = nn.TransformerEncoder(
+            layer, config.depth, nn.LayerNorm(config.width), enable_nested_tensor=False
+        )
+
+    def forward(self, codes: Tensor, active: Tensor) -> Tensor:
+        """Codes and mask `(B, K)` to the memory `(B, K, d)`."""
+        x = self.codes(codes) + self.positions[: codes.shape[1]]
+        return self.layers(x, src_key_padding_mask=~active)
+
+
+class Reader(nn.Module):
+    """Encoder, and a causal decoder over the steps of the scene's sequence."""
+
+    near: Tensor
+
+    def __init__(self, config: NetworkConfig, codebook_size: int, capacity: int) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.encoder = Encoder(config, codebook_size, capacity)
+        self.start = nn.Parameter(torch.randn(width))
+        self.steps = nn.Parameter(torch.randn(_STEPS, width))
+        self.count_in = nn.Embedding(MAX_OBJECTS + 1, width)
+        self.column_in, self.row_in = nn.Embedding(CELLS, width), nn.Embedding(CELLS, width)
+        self.words_in = nn.ModuleList(nn.Embedding(size, width) for size in SIZES)
+        layer = nn.TransformerDecoderLayer(**layer_sizes(config))
+        self.layers = nn.TransformerDecoder(layer, config.depth, nn.LayerNorm(width))
+        self.count_out = nn.Linear(width, MAX_OBJECTS + 1)
+        self.cell_out = nn.Linear(width, CELLS**2)
+        self.words_out = nn.Linear(width, sum(SIZES))
+        self.register_buffer("near", cell_neighbours(), persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.start.device
+
+    def decode(self, memory: Tensor, active: Tensor, written: Tensor) -> Tensor:
+        """Memory `(B, K, d)` and the embedded steps so far `(B, T, d)` to states `(B, T, d)`."""
+        length = written.shape[1]
+        causal = nn.Transformer.generate_square_subsequent_mask(length, self.device).bool()
+        return self.layers(
+            written + self.steps[:length],
+            memory,
+            tgt_mask=causal,
+            tgt_is_causal=True,
+            memory_key_padding_mask=~active,
+        )
+
+    def embed_cells(self, cells: Tensor) -> Tensor:
+        """Cells `(...)` to `(..., d)`."""
+        return self.column_in(cells // CELLS) + self.row_in(cells % CELLS)
+
+    def embed_words(self, words: Tensor) -> Tensor:
+        """Words `(..., 4)` to `(..., d)`."""
+        return torch.stack(
+            [e(w) for e, w in zip(self.words_in, words.unbind(-1), strict=True)]
+        ).sum(0)
+
+    def loss(self, codes: Tensor, active: Tensor, scenes: SceneTensors) -> Tensor:
+        """Mean cross-entropy of the number, and of each object's cell and words, per scene."""
+        objects = torch.stack([self.embed_cells(scenes.cells), self.embed_words(scenes.words)], 2)
+        written = torch.cat(
+            [
+                self.start.expand(len(codes), 1, -1),
+                self.count_in(scenes.count)[:, None],
+                objects.flatten(1, 2)[:, :-1],  # what the last object is, nobody needs to know
+            ],
+            dim=1,
+        )
+        states = self.decode(self.encoder(codes, active), active, written)
+        count = F.cross_entropy(self.count_out(states[:, 0]).float(), scenes.count)
+        cells = -(
+            self.near[scenes.cells] * self.cell_out(states[:, 1::2]).float().log_softmax(-1)
+        ).sum(-1)
+        parts = self.words_out(states[:, 2::2]).float().split(SIZES, dim=-1)
+        words = sum(
+            F.cross_entropy(logits.transpose(1, 2), target, reduction="none")
+            for logits, target in zip(parts, scenes.words.unbind(-1), strict=True)
+        )
+        return count + ((cells + words) * scenes.present).sum() / scenes.present.sum()
+
+    @torch.no_grad()
+    def read(self, program: Program, *, batch: int = 256) -> list[Things]:
+        """The scenes of B programs: the median number of objects, then the likeliest of each."""
+        rows = program.as_batch().to(self.device)
+        scenes: list[Things] = []
+        for start in range(0, len(rows), batch):
+            part = rows[start : start + batch]
+            scenes += self._write(part.codes, part.active)
+        return scenes
+
+    def _write(self, codes: Tensor, active: Tensor) -> list[Things]:
+        memory = self.encoder(codes, active)
+        written = self.start.expand(len(codes), 1, -1)
+        odds = self.count_out(self.decode(memory, active, written)[:, -1]).softmax(-1)
+        count = (odds.cumsum(-1) < 0.5).sum(-1).clamp(max=MAX_OBJECTS)
+        written = torch.cat([written, self.count_in(count)[:, None]], dim=1)
+        cells, words = [], []
+        for _ in range(int(count.max())):
+            cell = self.cell_out(self.decode(memory, active, written)[:, -1]).argmax(-1)
+            written = torch.cat([written, self.embed_cells(cell)[:, None]], dim=1)
+            logits = self.words_out(self.decode(memory, active, written)[:, -1]).split(SIZES, -1)
+            word = torch.stack([part.argmax(-1) for part in logits], dim=-1)
+            written = torch.cat([written, self.embed_words(word)[:, None]], dim=1)
+            cells.append(cell)
+            words.append(word)
+        if not cells:
+            return [()] * len(codes)
+        return untensored(count, torch.stack(cells, 1), torch.stack(words, 1))
+
+
+@dataclass(frozen=True)
+class SceneTensors:
+    """N scenes of up to O objects, these in the order in which they are written.
+
+    count    (N,) int64
+    cells    (N, O) int64 in [0, 24²): column times 24 plus row
+    words    (N, O, 4) int64: index of each attribute's word
+    present  (N, O) bool
+    """
+
+    count: Tensor
+    cells: Tensor
+    words: Tensor
+    present: Tensor
+
+    def __getitem__(self, rows: Tensor) -> SceneTensors:
+        return SceneTensors(*(part[rows] for part in vars(self).values()))
+
+    def to(self, device: torch.device) -> SceneTensors:
+        return SceneTensors(*(part.to(device) for part in vars(self).values()))
+
+
+def tensored(scenes: Sequence[Things]) -> SceneTensors:
+    """Scenes as the reader learns them."""
+    count = torch.tensor([len(things) for things in scenes])
+    slots = int(count.max())
+    if slots > MAX_OBJECTS:
+        raise DataError(
+            f"A scene has {slots} objects.", f"The reader writes {MAX_OBJECTS} at most."
+        )
+    cells = torch.zeros(len(scenes), slots, dtype=torch.int64)
+    words = torch.zeros(len(scenes), slots, len(SIZES), dtype=torch.int64)
+    for row, things in enumerate(scenes):
+        for slot, thing in enumerate(sorted(things, key=_nearness)):
+            cells[row, slot] = _cell(thing)
+            words[row, slot] = torch.tensor(
+                [table.index(w) for table, w in zip(ATTRIBUTES.values(), thing.words, strict=True)]
+            )
+    return SceneTensors(count, cells, words, torch.arange(slots) < count[:, None])
+
+
+def untensored(count: Tensor, cells: Tensor, words: Tensor) -> list[Things]:
+    """Scenes from counts `(B,)`, cells `(B, O)` and words `(B, O, 4)`; objects amid their cells."""
+    side = 2 * EXTENT / CELLS
+
+    def thing(cell: int, word: Sequence[int]) -> Thing:
+        named = {name: table[w] for (name, table), w in zip(ATTRIBUTES.items(), word, strict=True)}
+        x, y = ((along + 0.5) * side - EXTENT for along in divmod(cell, CELLS))
+        return Thing(**named, x=x, y=y)
+
+    return [
+        tuple(map(thing, row_cells[:n], row_words[:n]))
+        for n, row_cells, row_words in zip(
+            count.tolist(), cells.tolist(), words.tolist(), strict=True
+        )
+    ]
+
+
+def cell_neighbours() -> Tensor:
+    """`(24², 24²)`: for each cell, how much of the target its neighbours share with it."""
+    at = (torch.arange(CELLS) + 0.5) * 2 * EXTENT / CELLS
+    near = (-((at[:, None] - at) ** 2) / (2 * BLUR**2)).exp()
+    near = near / near.sum(-1, keepdim=True)
+    return torch.kron(near, near)
+
+
+def _nearness(thing: Thing) -> float:
+    """Smaller for objects nearer to the camera, which looks along -x and +y."""
+    return thing.y - thing.x
+
+
+def _cell(thing: Thing) -> int:
+    column, row = (
+        min(max(int((along + EXTENT) / (2 * EXTENT) * CELLS), 0), CELLS - 1)
+        for along in (thing.x, thing.y)
+    )
+    return column * CELLS + row

@@ -1,0 +1,92 @@
+"""The reader on programs that spell their scenes, and its parts by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from spelled import spelled_pairs
+
+from strop.errors import DataError
+from strop.structure.fitting import NetworkConfig
+from strop.structure.pairs import load_pairs, save_pairs
+from strop.structure.reader import curve_sizes, draw_curve, train_reader
+from strop.structure.reader_model import Reader, cell_neighbours, tensored, untensored
+from strop.structure.scoring import naive_scene, score
+from strop.structure.things import Thing
+
+SMALL = NetworkConfig(width=48, depth=1, dropout=0.0)
+
+
+@pytest.fixture(scope="session")
+def reader() -> Reader:
+    return train_reader(spelled_pairs(1500), SMALL, epochs=16)
+
+
+def test_a_reader_learns_to_read_what_is_spelled(reader):
+    test = spelled_pairs(100, seed=1)
+    scores = score(reader.read(test.program), test.scenes).intervals()
+    naive = score([naive_scene(test.scenes)] * 100, test.scenes).intervals()
+    assert scores["count_error"].value < 0.05 < naive["count_error"].value
+    assert scores["placed_accuracy"].value > 0.97 > 2 * naive["placed_accuracy"].value
+    assert scores["position_mse"].value < 0.2 < naive["position_mse"].value
+
+
+def test_reading_depends_on_active_codes_alone(reader):
+    program = spelled_pairs(20, seed=2).program
+    other = torch.where(program.active, program.codes, 7)
+    changed = type(program)(
+        codes=other, lengths=program.lengths, codebook_size=program.codebook_size
+    )
+    assert reader.read(program) == reader.read(changed)
+    assert reader.read(program, batch=3) == reader.read(program)
+    assert reader.read(program[0]) == reader.read(program[:1])
+
+
+def test_training_is_a_function_of_the_seed():
+    pairs = spelled_pairs(64)
+    before = torch.random.get_rng_state()
+    one, two, other = (train_reader(pairs, SMALL, epochs=2, seed=seed) for seed in (3, 3, 4))
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), atol=0, rtol=0)
+    assert not torch.equal(one.start, other.start)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_scenes_as_tensors_come_back_within_half_a_cell():
+    far = Thing("cube", "red", "large", "metal", -2.9, 2.9)
+    near = Thing("sphere", "cyan", "small", "rubber", 3.0, -3.0)
+    scenes = tensored([(far, near), (far,)])
+    assert scenes.count.tolist() == [2, 1]
+    assert scenes.present.tolist() == [[True, True], [True, False]]
+    back = untensored(scenes.count, scenes.cells, scenes.words)
+    assert [thing.words for thing in back[0]] == [near.words, far.words], "nearest first"
+    assert back[0][0][4:] == pytest.approx((2.875, -2.875))
+    assert back[1][0][4:] == pytest.approx((-2.875, 2.875))
+    with pytest.raises(DataError, match="11 objects"):
+        tensored([(far,) * 11])
+
+
+def test_the_target_of_a_cell_is_shared_with_its_neighbours():
+    near = cell_neighbours()
+    torch.testing.assert_close(near.sum(-1), torch.ones(24**2))
+    middle = 12 * 24 + 12
+    assert near[middle].argmax() == middle
+    # One cell further is one standard deviation of the blur, along either axis.
+    for neighbour in (middle + 1, middle - 24):
+        assert near[middle, neighbour] / near[middle, middle] == pytest.approx(0.6065, abs=1e-3)
+
+
+def test_the_learning_curve():
+    assert curve_sizes(20_000, 4) == [312, 1250, 5000, 20_000]
+    assert curve_sizes(100, 3) == [100]
+    test = spelled_pairs(8)
+    read = score(test.scenes, test.scenes)
+    scores = {"naive": read, "reader, 10 pairs": read, "reader, 40 pairs": read}
+    assert len(draw_curve([10, 40], scores).axes) == 4
+
+
+def test_pairs_round_trip_through_a_file(tmp_path):
+    pairs = spelled_pairs(5)
+    save_pairs(pairs, tmp_path / "pairs.jsonl")
+    back = load_pairs(tmp_path / "pairs.jsonl")
+    assert back.program == pairs.program
+    assert list(back.scenes) == list(pairs.scenes)
