@@ -14,7 +14,7 @@ from strop.data.record import VOID
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import bootstrap, pearson, permutation_p, spearman
-from strop.structure.study import Encoded, Findings, Job, Study, Table
+from strop.structure.study import Encoded, Findings, Job, Study, Table, teacher_fields
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     lengths = encoded.program.lengths.double().numpy()
     measures = complexity(tokenizer, encoded, job)
     draws, seed = options.draws, options.seed
-    correlations = {
+    correlations: dict[str, dict[str, Any]] = {
         what: {
             "pearson": bootstrap(pearson, measure, lengths, draws=draws, seed=seed),
             "spearman": bootstrap(spearman, measure, lengths, draws=draws, seed=seed),
@@ -104,12 +104,8 @@ def complexity(tokenizer: Tokenizer, encoded: Encoded, job: Job) -> dict[str, Ar
         found[CLASSES] = np.array([_distinct(mask, ground) for mask in records.semantic], float)
     elif records.labels is not None:
         found[CLASSES] = records.labels.sum(dim=1).double().numpy()
-    spread = []
-    for start in range(0, len(encoded), 32):
-        field = tokenizer.field(records.images[start : start + 32])
-        spread.append(field.double().var(dim=1).mean(dim=1).cpu())
-        job.watch("teacher's fields", start + len(field), len(encoded))
-    found[VARIANCE] = torch.cat(spread).numpy()
+    field = teacher_fields(tokenizer, encoded, job.watch)
+    found[VARIANCE] = field.double().var(dim=1).mean(dim=1).numpy()
     return found
 
 

@@ -18,7 +18,7 @@ from strop.structure.codes import owned_codes
 from strop.structure.counterfactual import erasure_maps
 from strop.structure.panels import legend, show_ids
 from strop.structure.regions import NOBODY, owners, patch_counts, tables
-from strop.structure.study import Encoded, Findings, Job, Study, Table
+from strop.structure.study import Encoded, Findings, Job, Study, Table, teacher_fields
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     pixels = patch_counts(encoded.records.semantic, grid, len(encoded.classes))
     clusters = options.clusters or len(encoded.classes)
     vectors = {
-        "teacher's patches": _fields(tokenizer, encoded, job),
+        "teacher's patches": teacher_fields(tokenizer, encoded, job.watch),
         "interpreted patches": tokenizer.interpret(program).cpu(),
         "erasure vectors": maps.nan_to_num().flatten(2).transpose(1, 2),
     }
@@ -210,14 +210,6 @@ def draw(
         present |= set(mask.unique().tolist()) | set(named.unique().tolist())
     legend(figure, encoded.classes, sorted(present - {NOBODY}))
     return figure
-
-
-def _fields(tokenizer: Tokenizer, encoded: Encoded, job: Job) -> Tensor:
-    parts = []
-    for start in range(0, len(encoded), 32):
-        parts.append(tokenizer.field(encoded.records.images[start : start + 32]).cpu())
-        job.watch("teacher's fields", start + len(parts[-1]), len(encoded))
-    return torch.cat(parts)
 
 
 def _value(score: Interval | float) -> float:

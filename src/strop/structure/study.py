@@ -226,6 +226,15 @@ def encode_dataset(
     )
 
 
+def teacher_fields(tokenizer: Tokenizer, encoded: Encoded, watch: Watch = _silent) -> Tensor:
+    """The teacher's fields of all images, `(B, S, d_enc)`, on the CPU."""
+    parts = []
+    for start in range(0, len(encoded), 32):
+        parts.append(tokenizer.field(encoded.records.images[start : start + 32]).cpu())
+        watch("teacher's fields", start + len(parts[-1]), len(encoded))
+    return torch.cat(parts)
+
+
 def write_findings(out: PathLike, setting: Mapping[str, Any], findings: Findings) -> None:
     """Write figures and files, then NAME.md, then NAME.json, each whole or not at all."""
     folder, name = Path(out), setting["study"]
