@@ -12,6 +12,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,22 @@ def agreement() -> str:
     )
 
 
+def study(name: str) -> str:
+    """The tables of a study, under the data and the model they are of."""
+    found = result(f"structure/{name}")
+    parts = [f"{found['images']} images of `{found['data']}`, model `{found['model']}`."]
+    for each in found["tables"]:
+        rows = [[cell(value) for value in row] for row in each["rows"]]
+        parts.append(f"**{each['title']}**\n\n{table(each['header'], rows)}")
+    return "\n\n".join(parts)
+
+
+def cell(value: str | float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def status() -> str:
     """The page of capabilities, each with its command, test, evidence and mark."""
     listed = tomllib.loads((DOCS / "status.toml").read_text(encoding="utf-8"))["capability"]
@@ -154,6 +171,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "agreement": agreement,
     "loading": loading,
     "rendering_cost": rendering_cost,
+    **{
+        f"study:{path.stem}": partial(study, path.stem)
+        for path in sorted((RESULTS / "structure").glob("*.json"))
+    },
 }
 
 

@@ -8,7 +8,6 @@ from spelled import spelled_pairs
 
 from strop.errors import DataError
 from strop.structure.fitting import NetworkConfig
-from strop.structure.pairs import load_pairs, save_pairs
 from strop.structure.reader import curve_sizes, draw_curve, train_reader
 from strop.structure.reader_model import Reader, cell_neighbours, tensored, untensored
 from strop.structure.scoring import naive_scene, score
@@ -82,11 +81,3 @@ def test_the_learning_curve():
     read = score(test.scenes, test.scenes)
     scores = {"naive": read, "reader, 10 pairs": read, "reader, 40 pairs": read}
     assert len(draw_curve([10, 40], scores).axes) == 4
-
-
-def test_pairs_round_trip_through_a_file(tmp_path):
-    pairs = spelled_pairs(5)
-    save_pairs(pairs, tmp_path / "pairs.jsonl")
-    back = load_pairs(tmp_path / "pairs.jsonl")
-    assert back.program == pairs.program
-    assert list(back.scenes) == list(pairs.scenes)
