@@ -16,6 +16,8 @@ from strop.data.record import Dataset
 from strop.errors import DataError
 from strop.evaluation.features import Features, compute_features
 from strop.evaluation.probes.checks import check_apart
+from strop.evaluation.probes.heads import Representation
+from strop.evaluation.probes.representations import represent
 from strop.model.tokenizer import Tokenizer
 
 Report = Callable[[str, int, int], None]
@@ -28,6 +30,7 @@ class Context:
 
     folder    where a suite puts its pictures
     protocol  which probe protocol: `paper` or `dinov3`
+    probe_lengths  forced lengths at which interpreted fields and programs are probed as well
     lpips     the file of LPIPS weights, if there is one
     """
 
@@ -36,6 +39,7 @@ class Context:
     train_data: Dataset | None = None
     folder: Path
     protocol: str = "paper"
+    probe_lengths: tuple[int, ...] = ()
     lpips: Path | None = None
     seed: int = 0
     batch: int = 32
@@ -57,6 +61,15 @@ class Context:
         train = self._features(self.train_data, "fields to fit on")
         check_apart(train.images, train.names, self.val.images, self.val.names)
         return train
+
+    @cached_property
+    def representations(self) -> tuple[dict[str, Representation], dict[str, Representation]]:
+        """What is probed, by name: of `train` and of `val`."""
+        train, val = self.train, self.val
+        return (
+            represent(self.tokenizer, train, self.seed),
+            represent(self.tokenizer, val, self.seed),
+        )
 
     def progress(self, what: str) -> Callable[[int, int], None]:
         """`report` for one piece of work."""

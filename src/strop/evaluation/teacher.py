@@ -5,8 +5,8 @@ map             mAP of a linear layer on the mean-pooled field
 grouping_auc    how often, within an image, two locations of the same mask are nearer in cosine than
                 two of different masks: the mean over images. Only locations whose labelled pixels
                 are of one class for at least three quarters count
-effective_rank  exp of the entropy of the normalised eigenvalues of the field's covariance, over
-                all locations of all validation images: as many directions as if all were equal
+effective_rank  exp of the entropy of the normalised singular values of the field about its mean,
+                over all locations of all validation images
 
 The probes are those of the protocol `paper`, at one size for all teachers.
 """
@@ -27,6 +27,7 @@ from strop.data.record import VOID, Dataset
 from strop.evaluation.probes.checks import check_datasets
 from strop.evaluation.probes.protocol import PAPER
 from strop.evaluation.probes.tasks import MultilabelTask, SegmentationTask, class_shares, run
+from strop.evaluation.usage import effective_rank
 from strop.model.teacher import Teacher
 from strop.statistics import ranks
 
@@ -90,8 +91,8 @@ def teacher_quality(
         "size": size,
         "train_images": len(seen.fields),
         "val_images": len(held.fields),
-        "miou": segmentation["miou"],
-        "map": multilabel["map"],
+        "miou": segmentation["values"]["miou"],
+        "map": multilabel["values"]["map"],
         "grouping_auc": auc,
         "grouping_images": images,
         "effective_rank": effective_rank(held.fields),
@@ -119,21 +120,6 @@ def grouping_auc(fields: Tensor, masks: Tensor, classes: int) -> tuple[float, in
         cosine = (unit @ unit.T)[first, second].double().numpy().round(6)
         areas.append(_auc(cosine, same))
     return (float(np.mean(areas)) if areas else float("nan")), len(areas)
-
-
-def effective_rank(fields: Tensor) -> float:
-    """Effective rank of fields (N, S, d); 1 for a constant field."""
-    total, square, count = 0.0, 0.0, fields.shape[0] * fields.shape[1]
-    for chunk in fields.split(64):
-        flat = chunk.flatten(0, 1).double()
-        total = total + flat.sum(dim=0)
-        square = square + flat.T @ flat
-    mean = torch.as_tensor(total) / count
-    values = torch.linalg.eigvalsh(torch.as_tensor(square) / count - torch.outer(mean, mean))
-    values = values.clamp(min=0)
-    if values.sum() <= 1e-12 * mean.square().sum():
-        return 1.0
-    return float(torch.special.entr(values / values.sum()).sum().exp())
 
 
 @torch.no_grad()

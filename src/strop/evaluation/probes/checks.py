@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
@@ -40,8 +41,23 @@ def check_apart(
     train: Tensor, train_names: tuple[str, ...], val: Tensor, val_names: tuple[str, ...]
 ) -> None:
     """Refuse images (N, 3, H, H) uint8 of which one is on both sides, pixel by pixel."""
-    seen = {_digest(image): name for image, name in zip(train, train_names, strict=True)}
-    for image, name in zip(val, val_names, strict=True):
+    _check_apart(zip(train, train_names, strict=True), zip(val, val_names, strict=True))
+
+
+def check_records_apart(train: Dataset, val: Dataset) -> None:
+    """The same for whole datasets, read once for it."""
+
+    def images(dataset: Dataset) -> Iterator[tuple[Tensor, str]]:
+        for row in range(len(dataset)):
+            record = dataset[row]
+            yield record.image, record.name
+
+    _check_apart(images(train), images(val))
+
+
+def _check_apart(train: Iterable[tuple[Tensor, str]], val: Iterable[tuple[Tensor, str]]) -> None:
+    seen = {_digest(image): name for image, name in train}
+    for image, name in val:
         twin = seen.get(_digest(image))
         if twin is not None:
             raise DataError(

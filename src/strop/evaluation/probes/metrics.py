@@ -1,7 +1,12 @@
-"""Figures of probes, from sums per image, so that images can be resampled."""
+"""Figures of probes, from sums per image, so that images can be resampled.
+
+Functions of one figure give shares and metres; the `*_scores` give what
+`strop.evaluation.measures` names, in its units: shares in per cent.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,10 +21,16 @@ from strop.statistics import Statistic, bootstrap
 Array = NDArray[np.float64]
 
 
-def with_interval(statistic: Statistic, *rows: ArrayLike, seed: int, draws: int) -> list[float]:
-    """[low, high] of a statistic over resampled images."""
-    _, low, high = bootstrap(statistic, *rows, seed=seed, draws=draws)
-    return [low, high]
+def figures(
+    statistics: Mapping[str, tuple[Statistic, float]], *rows: ArrayLike, seed: int, draws: int
+) -> dict[str, Any]:
+    """Values of statistics of rows, one per image, times a factor; intervals over resamples."""
+    values, intervals = {}, {}
+    for name, (statistic, factor) in statistics.items():
+        found = bootstrap(statistic, *rows, seed=seed, draws=draws)
+        values[name] = factor * found.value
+        intervals[name] = [factor * found.low, factor * found.high]
+    return {"values": values, "intervals": intervals}
 
 
 # Segmentation.
@@ -63,34 +74,30 @@ def mean_iou(hit: Array, truth: Array, predicted: Array) -> float:
     return _mean(class_iou(hit, truth, predicted))
 
 
-def pixel_accuracy(hit: Array, truth: Array) -> float:
+def pixel_accuracy(hit: Array, truth: Array, predicted: Array) -> float:
     """Share of labelled pixels that are right."""
     return float(hit.sum() / truth.sum()) if truth.sum() else float("nan")
 
 
-def mean_class_accuracy(hit: Array, truth: Array) -> float:
+def mean_class_accuracy(hit: Array, truth: Array, predicted: Array) -> float:
     """Mean over the classes in the truth of the share of their pixels that are right."""
     totals = truth.sum(0)
     return _mean(np.divide(hit.sum(0), totals, out=np.full(len(totals), np.nan), where=totals > 0))
 
 
 def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000) -> dict[str, Any]:
-    """All figures, with intervals, and the IoU of each class (None where it does not occur)."""
-    hit, truth, predicted = counts.hit, counts.truth, counts.predicted
-    iou = class_iou(hit, truth, predicted)
+    """All figures, over how many classes mIoU is, and the IoU of each (None where it is not)."""
+    rows = (counts.hit, counts.truth, counts.predicted)
+    statistics: dict[str, tuple[Statistic, float]] = {
+        "miou": (mean_iou, 100),
+        "pixel_accuracy": (pixel_accuracy, 100),
+        "class_accuracy": (mean_class_accuracy, 100),
+    }
+    iou = class_iou(*rows)
     return {
-        "miou": mean_iou(hit, truth, predicted),
-        "pixel_accuracy": pixel_accuracy(hit, truth),
-        "mean_class_accuracy": mean_class_accuracy(hit, truth),
-        "intervals": {
-            "miou": with_interval(mean_iou, hit, truth, predicted, seed=seed, draws=draws),
-            "pixel_accuracy": with_interval(pixel_accuracy, hit, truth, seed=seed, draws=draws),
-            "mean_class_accuracy": with_interval(
-                mean_class_accuracy, hit, truth, seed=seed, draws=draws
-            ),
-        },
+        **figures(statistics, *rows, seed=seed, draws=draws),
         "classes": int(np.isfinite(iou).sum()),
-        "iou": [None if np.isnan(value) else float(value) for value in iou],
+        "iou": _percents(iou),
     }
 
 
@@ -132,18 +139,17 @@ def class_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0)
 def multilabel_scores(
     scores: Array, truth: NDArray[np.bool_], *, points: int = 0, seed: int = 0, draws: int = 200
 ) -> dict[str, Any]:
-    """mAP with its interval, how many classes it is over, and each class's."""
-    precision = class_precision(scores, truth, points=points)
+    """mAP, over how many classes it is, and the precision of each (None without positives)."""
 
     def statistic(a: Array, b: NDArray[np.bool_]) -> float:
         return mean_average_precision(a, b, points=points)
 
+    precision = class_precision(scores, truth, points=points)
+    name = f"map_{points}" if points else "map"
     return {
-        "map": _mean(precision),
-        "intervals": {"map": with_interval(statistic, scores, truth, seed=seed, draws=draws)},
+        **figures({name: (statistic, 100)}, scores, truth, seed=seed, draws=draws),
         "classes": int(np.isfinite(precision).sum()),
-        "average": f"{points}-point" if points else "all-point",
-        "average_precision": [None if np.isnan(p) else float(p) for p in precision],
+        "average_precision": _percents(precision),
     }
 
 
@@ -187,32 +193,29 @@ def depth_errors(predicted: Tensor, truth: Tensor, *, least: float = 1e-3) -> De
 def depth_scores(
     errors: DepthErrors, *, average: str = "pixels", seed: int = 0, draws: int = 1000
 ) -> dict[str, Any]:
-    """RMSE, AbsRel and the deltas with intervals; over all pixels, or as means over images."""
-    parts = {name: getattr(errors, name) for name in (field.name for field in fields(errors))}
-    seen = parts["pixels"] > 0
-    pixels = parts["pixels"][seen]
-    figures: dict[str, Any] = {}
-    intervals: dict[str, list[float]] = {}
-    for name, part in (
-        ("rmse", "squared"),
-        ("abs_rel", "relative"),
-        ("delta1", "delta1"),
-        ("delta2", "delta2"),
-        ("delta3", "delta3"),
-    ):
+    """All figures, over all known pixels or as means over images, and over how many images."""
 
-        def statistic(sums: Array, counts: Array, root: bool = name == "rmse") -> float:
-            if not len(counts):
+    def mean_of(column: int, root: bool = False) -> Statistic:
+        def statistic(sums: Array) -> float:
+            pixels, wanted = sums[:, 0], sums[:, column]
+            if not len(sums):
                 return float("nan")
-            each = sums / counts if average == "images" else sums.sum() / counts.sum()
+            each = wanted / pixels if average == "images" else wanted.sum() / pixels.sum()
             return float(np.mean(np.sqrt(each) if root else each))
 
-        figures[name] = statistic(parts[part][seen], pixels)
-        if len(pixels):
-            intervals[name] = with_interval(
-                statistic, parts[part][seen], pixels, seed=seed, draws=draws
-            )
-    return {**figures, "intervals": intervals, "images": int(seen.sum())}
+        return statistic
+
+    sums = np.stack([getattr(errors, field.name) for field in fields(errors)], axis=1)
+    sums = sums[sums[:, 0] > 0]  # images without a known pixel say nothing
+    statistics = {
+        "depth_rmse": (mean_of(1, root=True), 1),
+        "abs_rel": (mean_of(2), 100),
+        "delta1": (mean_of(3), 100),
+        "delta2": (mean_of(4), 100),
+        "delta3": (mean_of(5), 100),
+    }
+    draws = draws if len(sums) else 0
+    return {**figures(statistics, sums, seed=seed, draws=draws), "images": len(sums)}
 
 
 def joined(parts: list[Any]) -> Any:
@@ -226,3 +229,7 @@ def _mean(values: Array) -> float:
     """Mean of the values that are there; NaN if none is."""
     there = values[np.isfinite(values)]
     return float(there.mean()) if len(there) else float("nan")
+
+
+def _percents(values: Array) -> list[float | None]:
+    return [100 * float(value) if np.isfinite(value) else None for value in values]

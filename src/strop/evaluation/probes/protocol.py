@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from strop.errors import ConfigError, did_you_mean
 
@@ -140,10 +140,6 @@ class Protocol:
     segmentation: Segmentation
     depth: Depth
     multilabel: Multilabel | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """All numbers, for the result's JSON."""
-        return asdict(self)
 
 
 _SHORT = Schedule(

@@ -113,7 +113,7 @@ class SegmentationTask:
         return upsample(output, self.val.shape[1:]).argmax(dim=1)
 
     def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
-        """mIoU, pixel accuracy, mean class accuracy."""
+        """mIoU, pixel and class accuracy."""
         return segmentation_scores(joined(parts), seed=seed)
 
 

@@ -1,0 +1,47 @@
+"""The picture of predictions: image, truth, and what probes on three representations tell."""
+
+from __future__ import annotations
+
+import colorsys
+
+import torch
+from torch import Tensor
+
+from strop.data.record import VOID
+from strop.figures import HEAT, new_figure, save_figure, show_image
+from strop.files import PathLike
+
+COLUMNS = ("teacher", "latent", "program")
+MOST_ROWS = 5
+
+
+def draw_predictions(
+    path: PathLike, images: Tensor, truth: Tensor, predicted: dict[str, Tensor]
+) -> None:
+    """Draw images (n, 3, H, H) beside maps (n, H, H): class ids, or depth if they are floats."""
+    columns = {"truth": truth, **predicted}
+    rows = min(len(images), MOST_ROWS)
+    figure = new_figure(1.6 * (1 + len(columns)), 1.6 * rows + 0.3)
+    grid = figure.subplots(rows, 1 + len(columns), squeeze=False)
+    for row, axes in enumerate(grid):
+        show_image(axes[0], images[row], "image" if row == 0 else "")
+        deepest = float(truth[row].max())
+        for place, (name, maps) in zip(axes[1:], columns.items(), strict=True):
+            if maps.is_floating_point():
+                place.imshow(maps[row].cpu().numpy(), cmap=HEAT, vmin=0, vmax=deepest)
+                place.set_axis_off()
+                place.set_title(name if row == 0 else "", size=9)
+            else:
+                show_image(place, colours(maps[row]), name if row == 0 else "")
+    save_figure(figure, path)
+
+
+def colours(ids: Tensor) -> Tensor:
+    """Class ids (H, W) to colours (3, H, W) in [0, 1]: class 0 dark, void white, others apart."""
+    table = torch.ones(VOID + 1, 3)
+    table[0] = 0.2
+    for class_id in range(1, VOID):
+        # Steps of the golden ratio never come close to a hue that was used just before.
+        hue, light = class_id * 0.618034 % 1, (0.45, 0.6, 0.75)[class_id % 3]
+        table[class_id] = torch.tensor(colorsys.hls_to_rgb(hue, light, 0.7))
+    return table[ids.long().cpu()].permute(2, 0, 1)
