@@ -48,6 +48,10 @@ def eval_(
         "evaluation"
     ),
     protocol: Annotated[str, typer.Option(help="Probe protocol: paper or dinov3.")] = "paper",
+    probe_length: Annotated[
+        list[int],
+        typer.Option(help="Probe at this forced length too; may be given several times."),
+    ] = [],  # noqa: B006
     lpips: Annotated[
         Path | None, typer.Option(help="LPIPS weights (AlexNet) as safetensors.", exists=True)
     ] = None,
@@ -73,6 +77,7 @@ def eval_(
             suites=suite,
             train=train,
             protocol=protocol,
+            probe_lengths=probe_length,
             lpips=lpips,
             name=Path(model).name,
             seed=seed,
@@ -108,13 +113,22 @@ def report(
 
 
 def _show(part: dict[str, Any]) -> None:
-    table = Table("", "", "95 %", title=f"{part['suite']} on {part['data']}", box=None)
-    for name, value in part["values"].items():
-        measure = MEASURES[name]
-        interval = part.get("intervals", {}).get(name)
-        bounds = " to ".join(map(measure.format, interval)) if interval else ""
-        table.add_row(measure.heading, measure.format(value), bounds)
-    out.print(table)
+    title = f"{part['suite']} on {part['data']}"
+    if values := part.get("values"):
+        table = Table("", "", "95 %", title=title, box=None)
+        for name, value in values.items():
+            measure = MEASURES[name]
+            interval = part.get("intervals", {}).get(name)
+            bounds = " to ".join(map(measure.format, interval)) if interval else ""
+            table.add_row(measure.heading, measure.format(value), bounds)
+        out.print(table)
+    if probed := part.get("representations"):
+        names = list(next(iter(probed.values()))["values"])
+        table = Table("", *(MEASURES[name].heading for name in names), title=title, box=None)
+        for representation, found in probed.items():
+            cells = [MEASURES[name].format(found["values"][name]) for name in names]
+            table.add_row(representation, *cells)
+        out.print(table)
     if note := part.get("note"):
         say(note)
 

@@ -19,12 +19,9 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Features:
-    """One dataset through one model, on the CPU. All parts have one row per image.
+class Truth:
+    """What is known about a dataset's images, on the CPU. All parts have one row per image.
 
-    fields    (n, S, d_enc) float32, the teacher's, in the teacher's own scale
-    raw       (n, K, d_c) float32, tokens before quantization, on the unit sphere
-    program   all K codes, and the lengths the model chose
     names     where each image came from
     images    (n, 3, H, H) uint8, as the model sees them
     semantic  (n, H, H) uint8, class ids, `VOID` where unlabelled; or None
@@ -34,9 +31,6 @@ class Features:
     label_names  names of the entries of `labels`
     """
 
-    fields: Tensor
-    raw: Tensor
-    program: Program
     names: tuple[str, ...]
     images: Tensor
     semantic: Tensor | None
@@ -46,7 +40,21 @@ class Features:
     label_names: tuple[str, ...]
 
     def __len__(self) -> int:
-        return len(self.fields)
+        return len(self.names)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Features(Truth):
+    """One dataset through one model, on the CPU.
+
+    fields    (n, S, d_enc) float32, the teacher's, in the teacher's own scale
+    raw       (n, K, d_c) float32, tokens before quantization, on the unit sphere
+    program   all K codes, and the lengths the model chose
+    """
+
+    fields: Tensor
+    raw: Tensor
+    program: Program
 
 
 @torch.no_grad()
@@ -88,16 +96,28 @@ def compute_features(
         codebook_size=config.quantizer.codes,
         model=tokenizer.fingerprint,
     )
-    semantic = _joined(records, "semantic")
     return Features(
         fields=torch.cat(fields),
         raw=torch.cat(raw),
         program=program,
-        names=tuple(name for each in records for name in each.names),
-        images=torch.cat([each.images for each in records]),
+        **vars(truth_of(dataset, records)),
+    )
+
+
+def truth_of(dataset: Dataset, batches: list[Batch]) -> Truth:
+    """What is known about the images of a dataset, from all its batches."""
+
+    def part(name: str) -> Tensor | None:
+        parts = [getattr(batch, name) for batch in batches]
+        return None if any(each is None for each in parts) else torch.cat(parts)
+
+    semantic = part("semantic")
+    return Truth(
+        names=tuple(name for batch in batches for name in batch.names),
+        images=torch.cat([batch.images for batch in batches]),
         semantic=None if semantic is None else semantic.clamp(max=VOID).to(torch.uint8),
-        labels=_joined(records, "labels"),
-        depth=_joined(records, "depth"),
+        labels=part("labels"),
+        depth=part("depth"),
         classes=dataset.classes,
         label_names=dataset.label_names,
     )
@@ -124,9 +144,3 @@ def _encoded(tokenizer: Tokenizer, scaled: Tensor) -> tuple[Tensor, Tensor, Tens
         quantized = tokenizer.quantizer(tokenizer.generator(scaled))
         predicted = tokenizer.length_head(scaled)
     return quantized.z, quantized.codes, whole_lengths(predicted, tokenizer.config.max_length)
-
-
-def _joined(records: list[Batch], part: str) -> Tensor | None:
-    """A part of all batches, or None if a record lacks it."""
-    parts = [getattr(each, part) for each in records]
-    return None if any(each is None for each in parts) else torch.cat(parts)

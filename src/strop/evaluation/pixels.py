@@ -19,7 +19,7 @@ SHOWN = 6
 _CHUNK = 32
 
 
-def check(tokenizer: Tokenizer) -> None:
+def check(tokenizer: Tokenizer, protocol: str) -> None:
     """Refuse a model without a decoder."""
     if tokenizer.decoder is None:
         raise ModelError(

@@ -54,7 +54,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "regret_r2_fixed",
         "search_cost",
     ),
-    "segmentation": ("miou", "pixel_accuracy", "class_accuracy"),
+    "segmentation": ("miou", "pixel_accuracy", "class_accuracy", "r2_probe"),
     "multilabel": ("map", "map_11"),
     "depth": ("depth_rmse", "abs_rel", "delta1", "delta2", "delta3"),
 }

@@ -26,9 +26,12 @@ from strop.data.spec import open_dataset, parse_spec
 from strop.errors import ConfigError, DataError, StropError, did_you_mean
 from strop.evaluation import alignment, pixels, rate
 from strop.evaluation.context import Context, Report
+from strop.evaluation.probes import suites as probes
 from strop.evaluation.probes.checks import check_datasets
+from strop.evaluation.probes.protocol import find_protocol
 from strop.files import PathLike, read_json, write_json
 from strop.model.tokenizer import Tokenizer
+from strop.program import check_range
 
 KIND, FORMAT = "evaluation", 1
 
@@ -38,18 +41,28 @@ class Suite:
     """How a suite runs, and what must be there before it does.
 
     part   the part of the records that it asks about, and so needs data to fit on
-    check  refuses a model
+    check  refuses a model or a protocol
     """
 
     run: Callable[[Context], dict[str, Any]]
     part: str | None = None
-    check: Callable[[Tokenizer], None] = lambda tokenizer: None
+    check: Callable[[Tokenizer, str], None] = lambda tokenizer, protocol: None
+
+
+def _check_multilabel(tokenizer: Tokenizer, protocol: str) -> None:
+    if find_protocol(protocol).multilabel is None:
+        raise ConfigError(
+            f"The protocol {protocol} has no multi-label probe.", "Use --protocol paper."
+        )
 
 
 SUITES: dict[str, Suite] = {
     "alignment": Suite(run=alignment.run),
     "pixels": Suite(run=pixels.run, check=pixels.check),
     "rate": Suite(run=rate.run),
+    "segmentation": Suite(run=probes.segmentation, part="semantic"),
+    "multilabel": Suite(run=probes.multilabel, part="labels", check=_check_multilabel),
+    "depth": Suite(run=probes.depth, part="depth"),
 }
 
 
@@ -77,6 +90,7 @@ def evaluate(
     suites: Sequence[str] = ("all",),
     train: Sequence[str] = (),
     protocol: str = "paper",
+    probe_lengths: Sequence[int] = (),
     lpips: PathLike | None = None,
     name: str = "",
     seed: int = 0,
@@ -90,13 +104,16 @@ def evaluate(
     data    specs of what is measured
     train   specs of what probes and baselines are fitted on, one for each of `data`, or none
     suites  names, or "all" for those that model and data allow
+    probe_lengths  forced lengths at which segmentation and depth are probed as well
     name    what the model is called in reports
     note    told why a suite of "all" was left out
 
     Whatever can be refused is refused before any work.
     """
     sources = open_sources(data, train)
-    plan = list(_plan(tokenizer, sources, suites, note))
+    for length in probe_lengths:
+        check_range(torch.tensor(length), 1, tokenizer.config.max_length, "length")
+    plan = list(_plan(tokenizer, sources, suites, protocol, note))
     out = Path(out)
     for source, suite in plan:
         _finished(out, source, suite, tokenizer, seed, protocol)
@@ -109,6 +126,7 @@ def evaluate(
             train_data=source.train,
             folder=out / source.name,
             protocol=protocol,
+            probe_lengths=tuple(probe_lengths),
             lpips=None if lpips is None else Path(lpips),
             seed=seed,
             batch=batch,
@@ -162,13 +180,16 @@ def _plan(
     tokenizer: Tokenizer,
     sources: list[Source],
     names: Sequence[str],
+    protocol: str,
     note: Callable[[str], None] | None,
 ) -> Iterator[tuple[Source, str]]:
     """What is to be done. A suite asked for by name must be possible; "all" leaves out the rest."""
+    find_protocol(protocol)
     for source in sources:
         for name in check_suites(names):
             try:
-                _check(SUITES[name], name, tokenizer, source)
+                SUITES[name].check(tokenizer, protocol)
+                _check_data(SUITES[name], name, source)
             except StropError as error:
                 if name in names:
                     raise
@@ -178,16 +199,16 @@ def _plan(
             yield source, name
 
 
-def _check(suite: Suite, name: str, tokenizer: Tokenizer, source: Source) -> None:
-    suite.check(tokenizer)
-    if suite.part is not None:
-        if source.train is None:
-            raise DataError(
-                f"The suite {name} trains probes, and there is nothing to train them on for "
-                f"{source.spec}.",
-                "Give it with --train SPEC.",
-            )
-        check_datasets(source.train, source.data, suite.part)
+def _check_data(suite: Suite, name: str, source: Source) -> None:
+    if suite.part is None:
+        return
+    if source.train is None:
+        raise DataError(
+            f"The suite {name} trains probes, and there is nothing to train them on for "
+            f"{source.spec}.",
+            "Give it with --train SPEC.",
+        )
+    check_datasets(source.train, source.data, suite.part)
 
 
 def _run(suite: str, source: Source, context: Context, name: str) -> dict[str, Any]:
