@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from torch.nn.functional import one_hot
 
 from strop.structure.association import (
     adjusted_rand,
@@ -20,7 +21,7 @@ from strop.structure.association import (
     overlap,
     purity,
 )
-from strop.structure.regions import NOBODY, owners, patch_counts, patch_ids, tables
+from strop.structure.regions import NOBODY, owners, patch_shares, tables
 
 counts = arrays(np.int64, (4, 5), elements=st.integers(1, 30))
 partitions = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=40)
@@ -38,7 +39,7 @@ def test_tables_are_scipys_and_sklearns(table):
 @given(partitions)
 def test_partitions_are_sklearns(pairs):
     first, second = torch.tensor(pairs).T
-    table = tables(first[None], second[None])
+    table = tables(first[None], one_hot(second).double()[None])
     expected = sklearn.metrics.adjusted_rand_score(second, first)
     assert adjusted_rand(table)[0] == pytest.approx(expected, abs=1e-9)
     matrix = sklearn.metrics.cluster.contingency_matrix(first, second)
@@ -48,7 +49,7 @@ def test_partitions_are_sklearns(pairs):
 @given(partitions)
 def test_the_best_overlap_is_the_best_jaccard_index(pairs):
     first, second = torch.tensor(pairs).T
-    best = overlap(tables(first[None], second[None]))[0]
+    best = overlap(tables(first[None], one_hot(second).double()[None]))[0]
     for column, found in enumerate(best):
         here = second == column
         if here.any():
@@ -64,7 +65,7 @@ def test_a_whole_batch_is_each_of_its_images():
     expected = [
         sklearn.metrics.adjusted_rand_score(a, b) for a, b in zip(first, second, strict=True)
     ]
-    assert adjusted_rand(tables(first, second)) == pytest.approx(expected)
+    assert adjusted_rand(tables(first, one_hot(second).double())) == pytest.approx(expected)
 
 
 def test_concentration():
@@ -80,11 +81,12 @@ def test_what_cannot_be_associated_is_not_a_number():
     assert np.isnan(purity([[0, 0]]))
 
 
-def test_locations_take_the_id_most_of_their_pixels_have():
+def test_every_labelled_pixel_of_a_location_counts():
     mask = torch.tensor([[0, 0, 1, 1], [0, 2, 1, 1], [255, 255, 2, 2], [255, 255, 2, 255]])
-    counted = patch_counts(mask[None], 2, 3)
-    assert counted.tolist() == [[[3, 0, 1], [0, 4, 0], [0, 0, 0], [0, 0, 3]]]
-    assert patch_ids(mask[None], 2, 3).tolist() == [[0, 1, NOBODY, 2]]
+    shares = patch_shares(mask[None], 2, 3)
+    assert (shares * 4).tolist() == [[[3, 0, 1], [0, 4, 0], [0, 0, 0], [0, 0, 3]]]
+    regions = torch.tensor([[0, 0, NOBODY, 1]])
+    assert (tables(regions, shares) * 4).tolist() == [[[3, 4, 1], [0, 0, 3], [0, 0, 0]]]
 
 
 def test_what_nobody_changes_has_no_owner():

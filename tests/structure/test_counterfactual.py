@@ -78,6 +78,27 @@ def test_each_chunk_is_one_reading(tokenizer, program, monkeypatch):
     )
     strop.erasure(tokenizer, program, batch=8)
     assert sizes == [3, 8, 8, 3]
+    sizes.clear()
+    strop.erasure(tokenizer, program[0])
+    assert sizes == [1, K], "K programs read together, and the whole one"
+    assert sum(sizes) <= 1.2 * K
+
+
+def test_other_edits_are_those_of_the_program(tokenizer, program):
+    whole = tokenizer.interpret(program[[1]])
+    for edit in ("delete", "replace"):
+        maps = strop.erasure(tokenizer, program[[1]], edit=edit)
+        assert (maps[0, :5].flatten(1).amax(dim=1) > 0).all()
+        assert not maps[0, 5:].any()
+    deleted = tokenizer.interpret(program[[1]].delete(2))
+    expected = 1 - F.cosine_similarity(whole, deleted, dim=-1)
+    found = strop.erasure(tokenizer, program[[1]], edit="delete")[0, 2].flatten()
+    torch.testing.assert_close(found, expected[0], atol=1e-5, rtol=0)
+    first, again, other = (
+        strop.erasure(tokenizer, program[[1]], edit="replace", seed=seed) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_a_single_program_is_a_batch_of_one(tokenizer, program):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes
@@ -17,13 +17,14 @@ from strop.program import Program
 from strop.structure.association import entropy, gini, mutual_information, purity
 from strop.structure.counterfactual import erasure_maps
 from strop.structure.dictionary import Entry, dictionary_page
-from strop.structure.regions import NOBODY, owners, patch_ids
+from strop.structure.regions import NOBODY, owners, patch_shares
 from strop.structure.study import Encoded, Findings, Job, Study, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Counts = NDArray[np.int64]
+Array = NDArray[np.float64]
 _SHOWN = 24  # codes in the co-occurrence figure
 _LISTED = 12  # rows of the tables
 _SELDOM = 5  # co-occurrences below which a pair of codes says nothing
@@ -64,13 +65,13 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     }
     meaning = None
     if encoded.records.semantic is not None:
-        classes = patch_ids(encoded.records.semantic, tokenizer.config.grid, len(encoded.classes))
+        shares = patch_shares(encoded.records.semantic, tokenizer.config.grid, len(encoded.classes))
         owned = owned_codes(program, owners(maps))
-        meaning = joint(owned, classes, program.codebook_size, len(encoded.classes))
+        meaning = joint(owned, shares, program.codebook_size)
 
-        def other_images(random: np.random.Generator) -> Counts:
-            mixed = classes[torch.from_numpy(random.permutation(len(classes)))]
-            return joint(owned, mixed, program.codebook_size, len(encoded.classes))
+        def other_images(random: np.random.Generator) -> Array:
+            mixed = shares[torch.from_numpy(random.permutation(len(shares)))]
+            return joint(owned, mixed, program.codebook_size)
 
         numbers["purity"] = _against(purity, other_images, meaning, options)
         numbers["classes"] = _against(mutual_information, other_images, meaning, options)
@@ -82,7 +83,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
         files=dictionary_page(encoded, maps, entries[: options.pages], options.examples, job.watch),
         notes=(
             "The effective vocabulary is the exponential of the entropy of usage. Purity takes, "
-            "for the locations a code owns, the share of their most frequent class; beside it "
+            "for the pixels a code owns, the share of their most frequent class; beside it "
             "stands what the same regions have with another image's mask, which is far from zero "
             "where one class is everywhere.",
         ),
@@ -125,10 +126,14 @@ def owned_codes(program: Program, regions: Tensor) -> Tensor:
     return torch.where(regions == NOBODY, NOBODY, codes)
 
 
-def joint(owned: Tensor, ids: Tensor, codes: int, classes: int) -> Counts:
-    """Locations by the code that owns them and their class: `(N, C)`."""
-    known = (owned != NOBODY) & (ids != NOBODY)
-    return _count(owned[known], ids[known], codes, classes)
+def joint(owned: Tensor, shares: Tensor, rows: int) -> Array:
+    """Locations, in parts, by what owns them and by class: `(rows, C)`.
+
+    owned `(B, S)` below `rows`, `NOBODY` for none; shares `(B, S, C)`, from `patch_shares`.
+    """
+    known = owned != NOBODY
+    found = torch.zeros(rows, shares.shape[2], dtype=torch.double)
+    return found.index_add_(0, owned[known], shares[known]).numpy()
 
 
 def cooccurrence(program: Program) -> Counts:
@@ -159,7 +164,7 @@ def company(together: Counts, images: int) -> list[dict[str, Any]]:
 
 
 def describe(
-    usage: Counts, places: Counts, meaning: Counts | None, classes: tuple[str, ...]
+    usage: Counts, places: Counts, meaning: Array | None, classes: tuple[str, ...]
 ) -> list[Entry]:
     """An entry for every code in use, the most used first."""
     spread = entropy(places)
@@ -183,9 +188,9 @@ def describe(
 
 
 def _against(
-    statistic: Callable[[Counts], float],
-    shuffled: Callable[[np.random.Generator], Counts],
-    seen: Counts,
+    statistic: Callable[[ArrayLike], float],
+    shuffled: Callable[[np.random.Generator], ArrayLike],
+    seen: ArrayLike,
     options: Options,
 ) -> dict[str, float]:
     """A statistic of a table beside what it is when nothing is there, and the p-value."""

@@ -17,7 +17,7 @@ from strop.program import Program
 from strop.statistics import bootstrap, ranks
 from strop.structure.association import cramers_v, mutual_information
 from strop.structure.counterfactual import erasure_maps
-from strop.structure.regions import NOBODY, mask_ids, patch_counts
+from strop.structure.regions import NOBODY, mask_ids, patch_shares
 from strop.structure.study import Encoded, Findings, Job, Study, Table
 from strop.structure.things import ATTRIBUTES, things_of
 
@@ -51,8 +51,8 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     on_object: dict[str, dict[str, float]] = {}
     if records.scenes is not None and records.instance is not None:
         maps = erasure_maps(tokenizer, program, job.watch)
-        counts = patch_counts(records.instance, tokenizer.config.grid, mask_ids(records.instance))
-        objects, bound = objects_and_codes(program, bindings(maps, program, counts), records.scenes)
+        shares = patch_shares(records.instance, tokenizer.config.grid, mask_ids(records.instance))
+        objects, bound = objects_and_codes(program, bindings(maps, program, shares), records.scenes)
         on_object = {name: associate(objects[name], bound, options) for name in ATTRIBUTES}
     probes = {}
     for name, words in held.items():
@@ -135,13 +135,12 @@ def associate(words: Array, codes: Array, options: Options) -> dict[str, float]:
     return found
 
 
-def bindings(maps: Tensor, program: Program, counts: Tensor) -> Tensor:
+def bindings(maps: Tensor, program: Program, shares: Tensor) -> Tensor:
     """The object each token is about: `(B, K)`, from 0; `NOBODY` for the ground and for none.
 
-    maps `(B, K, h, w)`; counts `(B, S, objects + 1)` pixels of each object, ground first.
+    maps `(B, K, h, w)`; shares `(B, S, objects + 1)` of each object, ground first.
     """
-    pixels = counts.double()
-    mean = maps.flatten(2).double().nan_to_num() @ pixels / pixels.sum(dim=1, keepdim=True)
+    mean = maps.flatten(2).double().nan_to_num() @ shares / shares.sum(dim=1, keepdim=True)
     most, where = mean.nan_to_num(-1).max(dim=2)  # an object that is out of sight has no mean
     return torch.where(program.active & (most > 0), where - 1, NOBODY)
 

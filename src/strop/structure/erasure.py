@@ -24,7 +24,7 @@ from strop.statistics import Interval, bootstrap
 from strop.structure.association import adjusted_rand, entropy, overlap
 from strop.structure.counterfactual import Edit, erasure_maps
 from strop.structure.panels import bars, show_program
-from strop.structure.regions import mask_ids, owners, patch_ids, tables
+from strop.structure.regions import mask_ids, owners, patch_shares, tables
 from strop.structure.study import Encoded, Findings, Job, Study, Table
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
         if edit != options.edit
     }
     masks = {
-        kind: patch_ids(mask, grid, mask_ids(mask))
+        kind: patch_shares(mask, grid, mask_ids(mask))
         for kind in ("instance", "semantic")
         if (mask := getattr(encoded.records, kind)) is not None
     }
     agreement = {
-        kind: mask_agreement(regions, ids, kind == "instance", options.draws, options.seed)
-        for kind, ids in masks.items()
+        kind: mask_agreement(regions, shares, kind == "instance", options.draws, options.seed)
+        for kind, shares in masks.items()
     }
     profile = position_profile(places)
     per_token = {name: _mean(values) for name, values in places.items()}
@@ -132,12 +132,15 @@ def agreement_of_edits(maps: Tensor, others: Tensor) -> dict[str, float]:
 
 
 def mask_agreement(
-    regions: Tensor, ids: Tensor, objects_only: bool, draws: int, seed: int
+    regions: Tensor, shares: Tensor, objects_only: bool, draws: int, seed: int
 ) -> dict[str, Any]:
-    """Regions against mask ids, both `(B, S)`: as they are, shuffled, and of another image."""
+    """Regions `(B, S)` against a mask: as they are, shuffled, and those of another image.
+
+    shares `(B, S, C)` counts the mask's ids at each location; objects have ids from 1.
+    """
 
     def scores(owned: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        joint = tables(owned, ids)
+        joint = tables(owned, shares)
         best = overlap(joint)[:, 1 if objects_only else 0 :]
         counted = np.isfinite(best).any(axis=1)
         iou = np.full(len(best), np.nan)

@@ -14,16 +14,17 @@ from strop.figures import new_figure, show_image
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import Interval, bootstrap
 from strop.structure.association import adjusted_rand
-from strop.structure.codes import owned_codes
+from strop.structure.codes import joint, owned_codes
 from strop.structure.counterfactual import erasure_maps
 from strop.structure.panels import legend, show_ids
-from strop.structure.regions import NOBODY, owners, patch_counts, tables
+from strop.structure.regions import NOBODY, owners, patch_shares, tables
 from strop.structure.study import Encoded, Findings, Job, Study, Table, teacher_fields
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Counts = NDArray[np.int64]
+Array = NDArray[np.float64]
+Names = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     assert encoded.records.semantic is not None  # the study's needs say so
     program, grid = encoded.program, tokenizer.config.grid
     maps = erasure_maps(tokenizer, program, job.watch)
-    pixels = patch_counts(encoded.records.semantic, grid, len(encoded.classes))
+    shares = patch_shares(encoded.records.semantic, grid, len(encoded.classes))
     clusters = options.clusters or len(encoded.classes)
     vectors = {
         "teacher's patches": teacher_fields(tokenizer, encoded, job.watch),
@@ -61,8 +62,8 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     readouts["codes"] = owned
     order = torch.randperm(len(owned), generator=torch.Generator().manual_seed(options.seed))
     readouts["codes of another image"] = owned[order]
-    found = {what: score(ids, pixels, fitted) for what, ids in readouts.items()}
-    found["most frequent class"] = score(torch.zeros_like(owned), pixels, fitted)
+    found = {what: score(ids, shares, fitted) for what, ids in readouts.items()}
+    found["most frequent class"] = score(torch.zeros_like(owned), shares, fitted)
     columns = {
         "miou_majority": "mIoU, majority",
         "miou_hungarian": "mIoU, Hungarian",
@@ -82,7 +83,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
                 ],
             )
         ],
-        figures={"regions": draw(encoded, readouts, pixels, fitted, grid, options.examples)},
+        figures={"regions": draw(encoded, readouts, shares, fitted, grid, options.examples)},
         notes=(
             "Majority names every cluster or code by its most frequent class, many to one, and "
             "one it has not seen by the most frequent of all; "
@@ -126,23 +127,13 @@ def k_means(points: Tensor, count: int, seed: int = 0, *, steps: int = 50) -> Te
     return centres
 
 
-def confusion(ids: Tensor, pixels: Tensor, rows: int) -> Counts:
-    """Pixels by the id of their location and their class: `(rows, C)`.
-
-    ids `(B, S)` below `rows`, `NOBODY` for none; pixels `(B, S, C)` counts of classes.
-    """
-    known = ids != NOBODY
-    counts = torch.zeros(rows, pixels.shape[2], dtype=torch.int64)
-    return counts.index_add_(0, ids[known], pixels[known]).numpy()
-
-
-def majority(counts: Counts) -> Counts:
+def majority(counts: Array) -> Names:
     """Each row's most frequent column: `(R,)`; that of all rows where a row has no counts."""
     everywhere = counts.sum(axis=0).argmax()
     return np.where(counts.sum(axis=1) > 0, counts.argmax(axis=1), everywhere)
 
 
-def hungarian(counts: Counts) -> Counts:
+def hungarian(counts: Array) -> Names:
     """Rows matched to columns one to one for the most counts: `(R,)`, `NOBODY` if unmatched."""
     from scipy.optimize import linear_sum_assignment
 
@@ -152,17 +143,16 @@ def hungarian(counts: Counts) -> Counts:
     return names
 
 
-def score(ids: Tensor, pixels: Tensor, fitted: Tensor) -> dict[str, Any]:
+def score(ids: Tensor, shares: Tensor, fitted: Tensor) -> dict[str, Any]:
     """Name the ids on the fitted images; mIoU and accuracy of the names on the others."""
     ids = _own_row(ids)
-    learned = confusion(ids[fitted], pixels[fitted], int(ids.max()) + 1)
+    learned = joint(ids[fitted], shares[fitted], int(ids.max()) + 1)
     scores: dict[str, Any] = {}
     for name, mapping in (("majority", majority(learned)), ("hungarian", hungarian(learned))):
         named = torch.from_numpy(mapping)[ids[~fitted]]
-        scores[f"miou_{name}"], scores[f"accuracy_{name}"] = _miou(named, pixels[~fitted])
-    most, classes = pixels[~fitted].max(dim=2)
-    truth = torch.where(most > 0, classes, NOBODY)
-    scores["ari"] = bootstrap(np.mean, adjusted_rand(tables(ids[~fitted], truth)), draws=200)
+        scores[f"miou_{name}"], scores[f"accuracy_{name}"] = _miou(named, shares[~fitted])
+    alike = adjusted_rand(tables(ids[~fitted], shares[~fitted]))
+    scores["ari"] = bootstrap(np.mean, alike, draws=200)
     return scores
 
 
@@ -171,19 +161,19 @@ def _own_row(ids: Tensor) -> Tensor:
     return torch.where(ids == NOBODY, int(ids.max()) + 1, ids)
 
 
-def _miou(named: Tensor, pixels: Tensor) -> tuple[float, float]:
+def _miou(named: Tensor, shares: Tensor) -> tuple[float, float]:
     """mIoU over the classes there are, and accuracy, over all labelled pixels."""
-    counts = confusion(named, pixels, pixels.shape[2])
-    hits, there = np.diag(counts), pixels.sum(dim=(0, 1)).numpy()
+    counts = joint(named, shares, shares.shape[2])
+    hits, there = np.diag(counts), shares.sum(dim=(0, 1)).numpy()
     union = counts.sum(axis=1) + there - hits
     iou = hits[there > 0] / union[there > 0]
-    return float(iou.mean()), float(hits.sum() / max(there.sum(), 1))
+    return float(iou.mean()), float(hits.sum() / max(there.sum(), 1e-12))
 
 
 def draw(
     encoded: Encoded,
     readouts: dict[str, Tensor],
-    pixels: Tensor,
+    shares: Tensor,
     fitted: Tensor,
     grid: int,
     examples: int,
@@ -193,7 +183,7 @@ def draw(
     rows = (~fitted).nonzero()[:examples, 0].tolist()
     shown = [what for what in readouts if not what.startswith("codes")]
     codes = _own_row(readouts["codes"])
-    learned = confusion(codes[fitted], pixels[fitted], int(codes.max()) + 1)
+    learned = joint(codes[fitted], shares[fitted], int(codes.max()) + 1)
     classes = torch.from_numpy(majority(learned))[codes]
     figure = new_figure(1.75 * (len(shown) + 3), 2.0 * max(len(rows), 1) + 0.5)
     axes = figure.subplots(max(len(rows), 1), len(shown) + 3, squeeze=False)

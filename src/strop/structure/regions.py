@@ -9,10 +9,10 @@ from torch import Tensor
 
 from strop.data.record import VOID
 
-Counts = NDArray[np.int64]
+Array = NDArray[np.float64]
 
 NOBODY = -1
-"""The owner of a location that no token changes, and the id of one without a label."""
+"""The owner of a location that no token changes."""
 _NOTHING = 1e-6  # a change no greater than rounding
 
 
@@ -25,22 +25,18 @@ def owners(maps: Tensor) -> Tensor:
     return torch.where(most > _NOTHING, token, NOBODY)
 
 
-def patch_counts(mask: Tensor, grid: int, ids: int) -> Tensor:
-    """How many pixels of each id lie at each location: a mask `(B, H, W)` to `(B, S, ids)`.
+def patch_shares(mask: Tensor, grid: int, ids: int) -> Tensor:
+    """The share of each location's pixels that has each id: a mask `(B, H, W)` to `(B, S, ids)`.
 
-    Pixels of other ids, such as those without a label, are not counted.
+    Pixels of other ids, such as those without a label, belong to none. Shares, and not the most
+    frequent id, so that objects smaller than a location count for what they cover.
     """
     side = mask.shape[-1] // grid
     patches = mask.unfold(1, side, side).unfold(2, side, side).reshape(len(mask), grid**2, -1)
     known = torch.where((patches >= 0) & (patches < ids), patches, ids)
-    counts = torch.zeros(*known.shape[:2], ids + 1, dtype=torch.int64, device=mask.device)
-    return counts.scatter_add_(2, known, torch.ones_like(known))[..., :ids]
-
-
-def patch_ids(mask: Tensor, grid: int, ids: int) -> Tensor:
-    """The most frequent id at each location: `(B, H, W)` to `(B, S)`; `NOBODY` without any."""
-    most, found = patch_counts(mask, grid, ids).max(dim=2)
-    return torch.where(most > 0, found, NOBODY)
+    shares = torch.zeros(*known.shape[:2], ids + 1, dtype=torch.double, device=mask.device)
+    one = torch.full_like(shares[:, :, :1], 1 / known.shape[2]).expand_as(known)
+    return shares.scatter_add_(2, known, one)[..., :ids]
 
 
 def mask_ids(mask: Tensor) -> int:
@@ -48,14 +44,12 @@ def mask_ids(mask: Tensor) -> int:
     return int(torch.where(mask == VOID, 0, mask).max()) + 1
 
 
-def tables(rows: Tensor, columns: Tensor) -> Counts:
-    """Joint counts `(B, R, C)` of two partitions `(B, S)` of each image.
+def tables(regions: Tensor, shares: Tensor) -> Array:
+    """How many locations of each image lie in a region and have an id: `(B, R, C)`, in parts.
 
-    Locations whose column is `NOBODY` are left out; rows that are `NOBODY` are a region of their
-    own, the last.
+    regions `(B, S)`, those that are `NOBODY`'s last; shares `(B, S, C)`, from `patch_shares`.
     """
-    count, r, c = len(rows), int(rows.max()) + 2, int(columns.max()) + 1
-    row = torch.where(rows == NOBODY, r - 1, rows)
-    image = torch.arange(count, device=rows.device)[:, None]
-    index = ((image * r + row) * c + columns)[columns != NOBODY]
-    return torch.bincount(index, minlength=count * r * c).view(count, r, c).cpu().numpy()
+    last = int(regions.max()) + 1
+    rows = torch.where(regions == NOBODY, last, regions)[..., None].expand_as(shares)
+    joint = torch.zeros(len(shares), last + 1, shares.shape[2], dtype=torch.double)
+    return joint.scatter_add_(1, rows, shares).numpy()

@@ -16,7 +16,7 @@ from strop.program import Program
 from strop.statistics import bootstrap, cohens_d, sign_flip_p
 from strop.structure.counterfactual import erasure_maps, pair_erasure, rows_within
 from strop.structure.panels import show_ids, show_signed
-from strop.structure.regions import NOBODY, mask_ids, owners, patch_ids, tables
+from strop.structure.regions import NOBODY, mask_ids, owners, patch_shares, tables
 from strop.structure.study import Encoded, Findings, Job, Study, Table
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     masks = encoded.records.instance
     masks = encoded.records.semantic if masks is None else masks
     if masks is not None:
-        ids = patch_ids(masks, tokenizer.config.grid, mask_ids(masks))
-        home = homes(owners(maps), ids, program.capacity)
+        shares = patch_shares(masks, tokenizer.config.grid, mask_ids(masks))
+        home = homes(owners(maps), shares, program.capacity)
         comparisons["pairs on one segment against pairs on two"] = _compare(
             *same_home(active, home), options
         )
         comparisons["overlap with a segment, strongest against a random pair"] = _compare(
-            map_overlap(tokenizer, program, maps, strongest_of_each(active), ids),
-            map_overlap(tokenizer, program, maps, random_of_each(active, options.seed), ids),
+            map_overlap(tokenizer, program, maps, strongest_of_each(active), shares),
+            map_overlap(tokenizer, program, maps, random_of_each(active, options.seed), shares),
             options,
         )
     return Findings(
@@ -176,14 +176,14 @@ def strongest(pairs: Pairs) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     best, random = [], []
     for image in images:
         first, second = pairs.halves[rows == image].T
-        best.append((second[first.argmax()] + first[second.argmax()]) / 2)
-        random.append((first.mean() + second.mean()) / 2)
+        best.append(second[first.argmax()])
+        random.append(second.mean())
     return (images, np.array(best)), (images, np.array(random))
 
 
-def homes(owned: Tensor, ids: Tensor, capacity: int) -> Tensor:
-    """The mask segment in which each token owns most locations: `(B, K)`, `NOBODY` without any."""
-    joint = torch.from_numpy(tables(owned, ids))[:, :-1]
+def homes(owned: Tensor, shares: Tensor, capacity: int) -> Tensor:
+    """The mask segment of which each token owns most: `(B, K)`, `NOBODY` without any."""
+    joint = torch.from_numpy(tables(owned, shares))[:, :-1]
     most, segment = joint.max(dim=2)
     home = torch.full((len(owned), capacity), NOBODY)
     home[:, : joint.shape[1]] = torch.where(most > 0, segment, NOBODY)
@@ -216,18 +216,17 @@ def random_of_each(pairs: Pairs, seed: int) -> Tensor:
 
 
 def map_overlap(
-    tokenizer: Tokenizer, program: Program, maps: Tensor, index: Tensor, ids: Tensor
+    tokenizer: Tokenizer, program: Program, maps: Tensor, index: Tensor, shares: Tensor
 ) -> tuple[Array, Array]:
     """How well the upper half of each pair's synergy map covers one mask segment: best IoU."""
     row = index[:, 0]
     together = torch.cat([found.cpu() for _, found in pair_erasure(tokenizer, program, index)])
     alone = maps.flatten(2)
     synergy = together - alone[row, index[:, 1]] - alone[row, index[:, 2]]
-    covered = (synergy >= synergy.amax(dim=1, keepdim=True) / 2).long()
-    joint = tables(covered, ids[row])[:, 1:2]
-    size = np.stack([(ids[row] == each).sum(dim=1).numpy() for each in range(joint.shape[2])], 1)
-    union = joint[:, 0].sum(axis=1, keepdims=True) + size - joint[:, 0]
-    return row.numpy(), (joint[:, 0] / np.maximum(union, 1)).max(axis=1)
+    covered = (synergy >= synergy.amax(dim=1, keepdim=True) / 2).double()
+    inside = torch.einsum("ns,nsc->nc", covered, shares[row])
+    union = inside.sum(dim=1, keepdim=True) + shares[row].sum(dim=1) - inside
+    return row.numpy(), (inside / union.clamp(min=1e-12)).amax(dim=1).numpy()
 
 
 def by_distance(pairs: Pairs) -> list[dict[str, Any]]:
