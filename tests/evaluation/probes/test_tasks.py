@@ -1,4 +1,4 @@
-"""Probes on cached features: perfect ones, hopeless ones, and what is in between by construction."""
+"""Probes on cached features, perfect ones and hopeless ones, and the truth on a grid."""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
-"""The picture of predictions: image, truth, and what probes on three representations tell."""
+"""Pictures of probes: what they tell beside image and truth, and how it depends on the length."""
 
 from __future__ import annotations
 
 import colorsys
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop.data.record import VOID
-from strop.figures import HEAT, new_figure, save_figure, show_image
+from strop.evaluation.measures import MEASURES
+from strop.figures import HEAT, new_figure, plain_axes, save_figure, show_image
 from strop.files import PathLike
 
 COLUMNS = ("teacher", "latent", "program")
@@ -33,6 +35,19 @@ def draw_predictions(
                 place.set_title(name if row == 0 else "", size=9)
             else:
                 show_image(place, colours(maps[row]), name if row == 0 else "")
+    save_figure(figure, path)
+
+
+def draw_lengths(path: PathLike, rows: list[dict[str, Any]], measure: str) -> None:
+    """Draw a figure of `latent` and `program` over forced lengths, with its intervals."""
+    figure = new_figure(5, 3.5)
+    axes = plain_axes(figure, "length", MEASURES[measure].heading)
+    lengths = [row["length"] for row in rows]
+    for name in (name for name in rows[0] if name != "length"):
+        axes.plot(lengths, [row[name]["values"][measure] for row in rows], marker="o", label=name)
+        low, high = zip(*(row[name]["intervals"][measure] for row in rows), strict=True)
+        axes.fill_between(lengths, low, high, alpha=0.15)
+    axes.legend(frameon=False)
     save_figure(figure, path)
 
 

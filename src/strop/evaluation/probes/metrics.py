@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,25 +105,31 @@ def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000
 # Multi-label.
 
 
-def average_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> float:
-    """Area under precision over recall of (N,) scores; NaN without positives.
+def class_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> Array:
+    """(C,) average precision of scores (N, C): the area under precision over recall.
 
-    All-point: the sum of precision times the gain in recall, ties taken together. With `points`
-    11: PASCAL VOC 2007's mean over recalls 0, .1, ... 1 of the best precision from there on.
+    All-point: the mean over positives of the precision down to them, ties taken together. With
+    `points` 11: PASCAL VOC 2007's mean over recalls 0, .1, ... 1 of the best precision from there
+    on. NaN for classes without positives.
     """
-    positives = int(truth.sum())
-    if not positives:
-        return float("nan")
-    order = np.argsort(-scores, kind="stable")
-    ranked, found = scores[order], truth[order].cumsum()
-    ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)  # the last of each tie
-    recall, precision = found[ends] / positives, found[ends] / (ends + 1)
-    if points:
-        best = np.maximum.accumulate(precision[::-1])[::-1]
-        levels = np.linspace(0, 1, points)
-        at = np.searchsorted(recall, levels - 1e-9)
-        return float(best[at].mean())
-    return float((np.diff(recall, prepend=0.0) * precision).sum())
+    order = np.argsort(-scores, axis=0, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=0)
+    positive = np.take_along_axis(truth, order, axis=0)
+    places = np.arange(len(scores))[:, None]
+    last = np.append(np.diff(ranked, axis=0) != 0, np.ones((1, scores.shape[1]), bool), axis=0)
+    # Where the tie that a place is in ends: the nearest end from there on.
+    end = np.minimum.accumulate(np.where(last, places, len(scores))[::-1], axis=0)[::-1]
+    found = np.take_along_axis(positive.cumsum(axis=0), end, axis=0)
+    precision, positives = found / (end + 1), truth.sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        if not points:
+            return (positive * precision).sum(axis=0) / positives
+        best = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
+        first = [
+            (found < level * positives - 1e-9).sum(axis=0) for level in np.linspace(0, 1, points)
+        ]
+        picked = np.take_along_axis(best, np.minimum(first, len(scores) - 1), axis=0)
+        return np.where(positives > 0, picked.mean(axis=0), np.nan)
 
 
 def mean_average_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> float:
@@ -130,24 +137,17 @@ def mean_average_precision(scores: Array, truth: NDArray[np.bool_], *, points: i
     return _mean(class_precision(scores, truth, points=points))
 
 
-def class_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> Array:
-    """(C,) average precision of each class; NaN without positives."""
-    pairs = zip(scores.T, truth.T, strict=True)
-    return np.array([average_precision(each, true, points=points) for each, true in pairs])
-
-
 def multilabel_scores(
-    scores: Array, truth: NDArray[np.bool_], *, points: int = 0, seed: int = 0, draws: int = 200
+    scores: Array, truth: NDArray[np.bool_], *, seed: int = 0, draws: int = 1000
 ) -> dict[str, Any]:
-    """mAP, over how many classes it is, and the precision of each (None without positives)."""
-
-    def statistic(a: Array, b: NDArray[np.bool_]) -> float:
-        return mean_average_precision(a, b, points=points)
-
-    precision = class_precision(scores, truth, points=points)
-    name = f"map_{points}" if points else "map"
+    """mAP by both definitions, over how many classes, and the precision of each (all-point)."""
+    statistics: dict[str, tuple[Statistic, float]] = {
+        "map": (mean_average_precision, 100),
+        "map_11": (partial(mean_average_precision, points=11), 100),
+    }
+    precision = class_precision(scores, truth)
     return {
-        **figures({name: (statistic, 100)}, scores, truth, seed=seed, draws=draws),
+        **figures(statistics, scores, truth, seed=seed, draws=draws),
         "classes": int(np.isfinite(precision).sum()),
         "average_precision": _percents(precision),
     }

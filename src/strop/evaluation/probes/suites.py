@@ -16,10 +16,10 @@ from strop.evaluation.alignment import interpreted as interpreted_beside
 from strop.evaluation.alignment import probe_weighted
 from strop.evaluation.context import Context
 from strop.evaluation.probes.crops import CroppedDepth, CroppedSegmentation, probe_crops
-from strop.evaluation.probes.figure import COLUMNS, MOST_ROWS, draw_predictions
+from strop.evaluation.probes.figure import COLUMNS, MOST_ROWS, draw_lengths, draw_predictions
 from strop.evaluation.probes.heads import Probe, Representation
 from strop.evaluation.probes.protocol import find_protocol
-from strop.evaluation.probes.representations import NAMES, SEQUENCES, code_vectors, interpreted
+from strop.evaluation.probes.representations import SEQUENCES, code_vectors, interpreted
 from strop.evaluation.probes.tasks import (
     DepthTask,
     MultilabelTask,
@@ -60,7 +60,7 @@ def segmentation(context: Context) -> dict[str, Any]:
     result, probes = _all(context, task)
     result |= {
         "class_names": list(val.classes),
-        "lengths": _at_lengths(context, task),
+        "lengths": _at_lengths(context, task, "segmentation", "miou"),
         "hyperparameters": asdict(protocol.segmentation),
     }
     weights = probes["teacher"].readout.weights().cpu()
@@ -101,7 +101,7 @@ def depth(context: Context) -> dict[str, Any]:
     _draw(context, task, probes, "depth.png")
     return {
         **result,
-        "lengths": _at_lengths(context, task),
+        "lengths": _at_lengths(context, task, "depth", "depth_rmse"),
         "hyperparameters": asdict(protocol.depth),
     }
 
@@ -109,21 +109,21 @@ def depth(context: Context) -> dict[str, Any]:
 def _all(context: Context, task: Task) -> tuple[dict[str, Any], dict[str, Probe]]:
     """Probe every representation; the figures, and the trained probes by name."""
     told = context.progress("probes")
+    seen, held = context.representations
     scores: dict[str, Any] = {}
     probes: dict[str, Probe] = {}
-    for done, name in enumerate(NAMES):
-        told(done, len(NAMES))
-        train, val = (each[name] for each in context.representations)
+    for done, (name, train) in enumerate(seen.items()):
+        told(done, len(seen))
         scores[name], fitted = run(
             task,
             train,
-            val,
+            held[name],
             seed=context.seed,
             device=context.tokenizer.device,
             sequence=name in SEQUENCES,
         )
         probes[name] = fitted.probe
-    told(len(NAMES), len(NAMES))
+    told(len(seen), len(seen))
     result = {
         "train_images": len(context.train),
         "images": len(context.val),
@@ -132,7 +132,7 @@ def _all(context: Context, task: Task) -> tuple[dict[str, Any], dict[str, Probe]
     return result, probes
 
 
-def _at_lengths(context: Context, task: Task) -> list[dict[str, Any]]:
+def _at_lengths(context: Context, task: Task, file: str, measure: str) -> list[dict[str, Any]]:
     """`latent` and `program` at each forced length, by probes trained at that length."""
     told = context.progress("probes at forced lengths")
     tokenizer, results = context.tokenizer, []
@@ -148,6 +148,8 @@ def _at_lengths(context: Context, task: Task) -> list[dict[str, Any]]:
             train, val = (read(tokenizer, program) for program in programs)
             row[name], _ = run(task, train, val, seed=context.seed, device=tokenizer.device)
         results.append(row)
+    if results:
+        draw_lengths(context.folder / f"{file}_lengths.png", results, measure)
     return results
 
 

@@ -120,13 +120,11 @@ class SegmentationTask:
 class MultilabelTask:
     """Labels (N, C) bool of both sets, told from the pooled representation."""
 
-    def __init__(
-        self, train: Tensor, val: Tensor, protocol: Multilabel, *, points: int = 0
-    ) -> None:
+    def __init__(self, train: Tensor, val: Tensor, protocol: Multilabel) -> None:
         self.outputs, self.locations = train.shape[1], 1
         self.schedule, self.head = protocol.schedule, protocol.head
         self.images, self.chunk = len(train), 256
-        self.train, self.val, self.points = train, val, points
+        self.train, self.val = train, val
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Binary cross-entropy, the mean over classes and images."""
@@ -138,9 +136,7 @@ class MultilabelTask:
 
     def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
         """mAP."""
-        return multilabel_scores(
-            np.concatenate(parts), self.val.numpy(), points=self.points, seed=seed
-        )
+        return multilabel_scores(np.concatenate(parts), self.val.numpy(), seed=seed)
 
 
 class DepthTask:
