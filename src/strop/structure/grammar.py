@@ -209,6 +209,8 @@ def draw_models(
     drawn: Program,
 ) -> Figure:
     """Bits per symbol of each model, and lengths held out and sampled."""
+    from matplotlib.ticker import MaxNLocator
+
     figure = new_figure(9.0, 3.2)
     axes = plain_axes(figure, "bits per symbol", "", 121)
     names = list(bits)[::-1]
@@ -224,6 +226,7 @@ def draw_models(
         "sampled from the prior": drawn.lengths,
     }.items():
         axes.hist(lengths.numpy(), bins, density=True, histtype="step", lw=1.6, label=name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -232,7 +235,7 @@ def draw_samples(tokenizer: Tokenizer, prior: Prior, test: Program, drawn: Progr
     """Decoded: held-out programs, samples of the prior, and codes that only fit their positions."""
     kinds = {
         "held out": test[:SHOWN],
-        "sampled from the prior": drawn[:SHOWN],
+        "from the prior": drawn[:SHOWN],
         "positions only": shuffled_across(test, 0)[:SHOWN],
     }
     columns = max(map(len, kinds.values()))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from strop.data.scenes.vocabulary import EXTENT, MAX_OBJECTS
 from strop.errors import DataError
 from strop.program import Program
+from strop.structure.consensus import Places, Words, consensus
 from strop.structure.fitting import NetworkConfig, layer_sizes
 from strop.structure.things import ATTRIBUTES, Thing, Things
 
@@ -116,33 +117,49 @@ class Reader(nn.Module):
         return count + ((cells + words) * scenes.present).sum() / scenes.present.sum()
 
     @torch.no_grad()
-    def read(self, program: Program, *, batch: int = 256) -> list[Things]:
-        """The scenes of B programs: the median number of objects, then the likeliest of each."""
+    def read(
+        self, program: Program, *, samples: int = 16, batch: int = 64, seed: int = 0
+    ) -> list[Things]:
+        """The scenes of B programs: the median number of objects, and of `samples` readings with
+        that many, the consensus."""
         rows = program.as_batch().to(self.device)
+        random = torch.Generator(self.device).manual_seed(seed)
         scenes: list[Things] = []
         for start in range(0, len(rows), batch):
             part = rows[start : start + batch]
-            scenes += self._write(part.codes, part.active)
+            scenes += self._read(part.codes, part.active, samples, random)
         return scenes
 
-    def _write(self, codes: Tensor, active: Tensor) -> list[Things]:
+    def _read(
+        self, codes: Tensor, active: Tensor, samples: int, random: torch.Generator
+    ) -> list[Things]:
         memory = self.encoder(codes, active)
         written = self.start.expand(len(codes), 1, -1)
         odds = self.count_out(self.decode(memory, active, written)[:, -1]).softmax(-1)
         count = (odds.cumsum(-1) < 0.5).sum(-1).clamp(max=MAX_OBJECTS)
         written = torch.cat([written, self.count_in(count)[:, None]], dim=1)
+        memory, active, written = (
+            x.repeat_interleave(samples, dim=0) for x in (memory, active, written)
+        )
         cells, words = [], []
         for _ in range(int(count.max())):
-            cell = self.cell_out(self.decode(memory, active, written)[:, -1]).argmax(-1)
+            state = self.decode(memory, active, written)[:, -1]
+            cell = _draw(self.cell_out(state), random)
             written = torch.cat([written, self.embed_cells(cell)[:, None]], dim=1)
-            logits = self.words_out(self.decode(memory, active, written)[:, -1]).split(SIZES, -1)
-            word = torch.stack([part.argmax(-1) for part in logits], dim=-1)
+            state = self.decode(memory, active, written)[:, -1]
+            parts = self.words_out(state).split(SIZES, dim=-1)
+            word = torch.stack([_draw(part, random) for part in parts], dim=-1)
             written = torch.cat([written, self.embed_words(word)[:, None]], dim=1)
             cells.append(cell)
             words.append(word)
         if not cells:
             return [()] * len(codes)
-        return untensored(count, torch.stack(cells, 1), torch.stack(words, 1))
+        drawn_words = torch.stack(words, 1).unflatten(0, (-1, samples)).cpu().numpy()
+        drawn_places = places_of(torch.stack(cells, 1)).unflatten(0, (-1, samples)).cpu().numpy()
+        return [
+            named(*consensus(w[:, :n], p[:, :n])) if n else ()
+            for n, w, p in zip(count.tolist(), drawn_words, drawn_places, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -186,21 +203,23 @@ def tensored(scenes: Sequence[Things]) -> SceneTensors:
     return SceneTensors(count, cells, words, torch.arange(slots) < count[:, None])
 
 
-def untensored(count: Tensor, cells: Tensor, words: Tensor) -> list[Things]:
-    """Scenes from counts `(B,)`, cells `(B, O)` and words `(B, O, 4)`; objects amid their cells."""
-    side = 2 * EXTENT / CELLS
+def places_of(cells: Tensor) -> Tensor:
+    """The middle of each cell: `(...)` to `(..., 2)`, in metres, float64."""
+    along = torch.stack([cells // CELLS, cells % CELLS], dim=-1).double()
+    return (along + 0.5) * (2 * EXTENT / CELLS) - EXTENT
 
-    def thing(cell: int, word: Sequence[int]) -> Thing:
-        named = {name: table[w] for (name, table), w in zip(ATTRIBUTES.items(), word, strict=True)}
-        x, y = ((along + 0.5) * side - EXTENT for along in divmod(cell, CELLS))
-        return Thing(**named, x=x, y=y)
 
-    return [
-        tuple(map(thing, row_cells[:n], row_words[:n]))
-        for n, row_cells, row_words in zip(
-            count.tolist(), cells.tolist(), words.tolist(), strict=True
+def named(words: Words, places: Places) -> Things:
+    """Objects from the indices of their words `(n, 4)` and their places `(n, 2)`."""
+    tables = list(ATTRIBUTES.items())
+    return tuple(
+        Thing(
+            **{name: table[w] for (name, table), w in zip(tables, word, strict=True)},
+            x=float(x),
+            y=float(y),
         )
-    ]
+        for word, (x, y) in zip(words, places, strict=True)
+    )
 
 
 def cell_neighbours() -> Tensor:
@@ -209,6 +228,11 @@ def cell_neighbours() -> Tensor:
     near = (-((at[:, None] - at) ** 2) / (2 * BLUR**2)).exp()
     near = near / near.sum(-1, keepdim=True)
     return torch.kron(near, near)
+
+
+def _draw(logits: Tensor, random: torch.Generator) -> Tensor:
+    """One of the last axis of `(B, M)`, by its probability: `(B,)`."""
+    return torch.multinomial(logits.float().softmax(-1), 1, generator=random).squeeze(-1)
 
 
 def _nearness(thing: Thing) -> float:
