@@ -11,10 +11,10 @@ import torch
 from strop import Tokenizer
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError, ModelError, TeacherError
-from strop.evaluation import suites
 from strop.evaluation.features import compute_features
 from strop.evaluation.measures import MEASURES
-from strop.evaluation.suites import SUITES, evaluate, machine
+from strop.evaluation.parts import _plain, machine
+from strop.evaluation.suites import SUITES, evaluate
 
 OFFLINE = ("alignment", "pixels", "rate")
 
@@ -61,7 +61,7 @@ def test_every_part_says_what_it_is_of(finished, folders):
 
 def test_pictures_lie_beside_the_parts(finished):
     out, _ = finished
-    assert {path.name for path in out.glob("*/*.png")} == {"rate.png", "pixels.png"}
+    assert {path.stem for path in out.glob("*/*.png")} == set(OFFLINE)
 
 
 def test_without_lpips_weights_a_note_says_so(finished):
@@ -196,7 +196,7 @@ def test_features_are_those_that_encoding_gives(tokenizer, folders):
 
 
 def test_what_is_not_a_number_is_null():
-    assert suites._plain({"a": [float("nan"), 1.0], "b": float("inf")}) == {
+    assert _plain({"a": [float("nan"), 1.0], "b": float("inf")}) == {
         "a": [None, 1.0],
         "b": None,
     }

@@ -16,16 +16,19 @@ from strop.cli.console import (
     Device,
     Json,
     check_writable,
+    choose_device,
     load_model,
     out,
     print_json,
     progress,
     say,
 )
+from strop.evaluation.adapters import ADAPTERS, evaluate_adapter
 from strop.evaluation.context import Report
 from strop.evaluation.measures import MEASURES
+from strop.evaluation.parts import open_sources
 from strop.evaluation.report import write_report
-from strop.evaluation.suites import SUITES, check_suites, evaluate, open_sources
+from strop.evaluation.suites import SUITES, check_suites, evaluate
 
 Specs = Annotated[
     list[str],
@@ -34,7 +37,9 @@ Specs = Annotated[
 
 
 def eval_(
-    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id.")],
+    model: Annotated[
+        str, typer.Argument(help=f"Bundled name, folder or hub id; or {' or '.join(ADAPTERS)}.")
+    ],
     data: Specs,
     suite: Annotated[
         list[str],
@@ -68,24 +73,29 @@ def eval_(
     check_writable(folder, folder=True)
     check_suites(suite)
     open_sources(data, train)  # before the model: what is misspelt is told at once
-    tokenizer = load_model(model, device)
     with _watching() as report:
-        parts = evaluate(
-            tokenizer,
-            data,
-            folder,
-            suites=suite,
-            train=train,
-            protocol=protocol,
-            probe_lengths=probe_length,
-            lpips=lpips,
-            name=Path(model).name,
-            seed=seed,
-            batch=batch,
-            workers=workers,
-            report=report,
-            note=say,
-        )
+        if model in ADAPTERS:
+            adapter = ADAPTERS[model](device=choose_device(device))
+            parts = evaluate_adapter(
+                adapter, data, folder, suites=suite, train=train, seed=seed, report=report
+            )
+        else:
+            parts = evaluate(
+                load_model(model, device),
+                data,
+                folder,
+                suites=suite,
+                train=train,
+                protocol=protocol,
+                probe_lengths=probe_length,
+                lpips=lpips,
+                name=Path(model).name,
+                seed=seed,
+                batch=batch,
+                workers=workers,
+                report=report,
+                note=say,
+            )
     if as_json:
         print_json(parts)
         return

@@ -23,11 +23,10 @@ from strop.evaluation.page import (
     to_markdown,
 )
 from strop.evaluation.paper import MEAN, OFFICIAL, Setting, setting_of
-from strop.evaluation.suites import FORMAT, KIND, SUITES
+from strop.evaluation.parts import FORMAT, KIND, Part
+from strop.evaluation.suites import SUITES
 from strop.files import PathLike, read_json, write_json, write_text
 from strop.statistics import pearson
-
-Part = dict[str, Any]
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "alignment": (
@@ -174,20 +173,21 @@ def _page(parts: list[Part], folder: Path) -> Iterator[Block]:
 def _models(parts: list[Part]) -> Iterator[Block]:
     models = {part["model"]["fingerprint"]: part["model"] for part in parts}
     header = ["model", "teacher", "image", "K", "codes", "trained on"]
-    rows = []
-    for model in models.values():
-        config = model["config"]
-        rows.append(
-            [
-                model["name"],
-                Path(config["teacher"]["name"]).name,
-                f"{config['image_size']} px",
-                str(config["max_length"]),
-                str(config["quantizer"]["codes"]),
-                _data_label(str(model["about"].get("data", "–"))),
-            ]
-        )
-    yield Table(header, rows)
+    yield Table(header, [_facts(model) for model in models.values()])
+
+
+def _facts(model: dict[str, Any]) -> list[str]:
+    config = model["config"]
+    if not config:  # another tokenizer, of which only the bits are known
+        return [model["name"], *["–"] * 3, f"{model['about']['bits']:,.0f} bits", "–"]
+    return [
+        model["name"],
+        Path(config["teacher"]["name"]).name,
+        f"{config['image_size']} px",
+        str(config["max_length"]),
+        str(config["quantizer"]["codes"]),
+        _data_label(str(model["about"].get("data", "–"))),
+    ]
 
 
 def _suite(suite: str, parts: list[Part], folder: Path) -> Iterator[Block]:
