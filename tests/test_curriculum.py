@@ -338,7 +338,7 @@ def test_the_price_is_steered_to_the_mean_length():
     # nearly free, so all 64 tokens are bought where 16 are meant: excess 64 / 16 - 1 = 3
     assert targets.item() == pytest.approx(64)
     assert state.log_price.item() == pytest.approx(0.3)
-    assert price(state).item() == pytest.approx(0.1 * math.exp(0.3))
+    assert price(state).item() == pytest.approx(0.01 * math.exp(0.3))
     flat = torch.ones(1, 6)
     state, targets = observe_rates(state, flat, config, K)
     # nothing to gain: the shortest target, 2 of 16, excess -7/8

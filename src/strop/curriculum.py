@@ -1,7 +1,7 @@
 """The four phases that teach a model its own program length: truncation, oracle, head, handoff.
 
 The oracle that sets the target of a length is the paper's (`error`), or reads it off the image's
-own rate curve, its error at a few lengths (`price`, `tolerance`).
+own rate curve, its squared error at a few lengths (`price`, `tolerance`).
 
 Pure tensors. Nothing here branches on data, and what changes from step to step (`Schedule`) comes
 in as 0-dim tensors, so that a compiled step never recompiles. The letters are the paper's
@@ -33,8 +33,8 @@ PER_STEP_DECAY: dict[str, str] = {"time": "decay"}
 
 EPSILON = 1e-6
 
-FIRST_PRICE = 0.1
-"""Of all K tokens, in units of latent alignment, before the price has moved."""
+FIRST_PRICE = 0.01
+"""Of all K tokens, in units of squared error, before the price has moved."""
 
 Oracle = Literal["error", "price", "tolerance"]
 
@@ -373,7 +373,7 @@ def knot_lengths(config: CurriculumConfig, k: int) -> tuple[int, ...]:
 
 
 def price(state: CurriculumState) -> Tensor:
-    """What all k tokens cost, in units of latent alignment."""
+    """What all k tokens cost, in units of squared error."""
     return FIRST_PRICE * state.log_price.exp()
 
 
@@ -423,7 +423,7 @@ def observe_rates(
 ) -> tuple[CurriculumState, Tensor]:
     """One step of an oracle that reads rate curves: the new state and the (P,) targets.
 
-    curves  (P, n) latent alignment at the n `knot_lengths` of each probed sample
+    curves  (P, n) squared error at the n `knot_lengths` of each probed sample
 
     With `price`, the price rises while the targets' mean is above its goal and falls while it is
     below, so that the tokens go where they buy most.
@@ -437,4 +437,5 @@ def observe_rates(
     targets = targets.clamp(config.oracle_minimum, longest)
     total, count = reduce(torch.stack([targets.sum(), targets.new_full((), len(targets))]))
     excess = total / count / (config.oracle_scale * k) - 1
-    return state._replace(log_price=state.log_price + config.price_rate * excess), targets
+    # Not `_replace`, which torch 2.11 compiles into something else.
+    return CurriculumState(*state[:-1], state.log_price + config.price_rate * excess), targets

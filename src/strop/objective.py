@@ -53,9 +53,13 @@ def diversity_warmup(config: ObjectiveConfig, step: int) -> float:
 
 def latent_alignment(predicted: Tensor, target: Tensor) -> Tensor:
     """(B,): `1 - mean cosine + MSE` of each sample. Both (B, S, d), in the scaled space."""
-    predicted, target = predicted.float(), target.float()
-    cosine = F.cosine_similarity(predicted, target, dim=-1).mean(-1)
-    return 1 - cosine + (predicted - target).square().mean((-2, -1))
+    cosine = F.cosine_similarity(predicted.float(), target.float(), dim=-1).mean(-1)
+    return 1 - cosine + squared_error(predicted, target)
+
+
+def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
+    """(B,): mean squared error of each sample, what R² is made of. Both (B, S, d)."""
+    return (predicted.float() - target.float()).square().mean((-2, -1))
 
 
 def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = _alone) -> Tensor:

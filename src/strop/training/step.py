@@ -250,7 +250,9 @@ def _paper_oracle(
     k = tokenizer.config.max_length
     probes = curriculum.probe_lengths(lengths[::every], config, k)
     at = torch.stack([probes.short, probes.long], dim=1)
-    error_short, error_long = _errors_at(tokenizer, z_q[::every], field[::every], at).unbind(1)
+    interpreted, true = _interpreted_at(tokenizer, z_q[::every], field[::every], at)
+    errors = objective.latent_alignment(interpreted, true).unflatten(0, at.shape)
+    error_short, error_long = errors.unbind(1)
     state, target, decision = curriculum.observe(
         state,
         error,
@@ -274,23 +276,31 @@ def _rate_oracle(
     config: CurriculumConfig,
     every: int,
 ) -> Observation:
-    """Targets for the probed rows, from the rate curve of each."""
+    """Targets for the probed rows, from the rate curve of each.
+
+    In squared error, so that tokens go where they raise R²; latent alignment is mostly cosine,
+    which has each location count alike however much there is to reproduce.
+    """
     k = tokenizer.config.max_length
     knots = torch.tensor(curriculum.knot_lengths(config, k), device=field.device)
     rows = z_q[::every]
-    curves = _errors_at(tokenizer, rows, field[::every], knots.expand(len(rows), -1))
+    at = knots.expand(len(rows), -1)
+    interpreted, true = _interpreted_at(tokenizer, rows, field[::every], at)
+    curves = objective.squared_error(interpreted, true).unflatten(0, at.shape)
     state, target = curriculum.observe_rates(state, curves, config, k, reduce=distributed.summed)
     zero = torch.zeros_like(state.log_price)
     return Observation(state, target, zero, zero, zero)
 
 
-def _errors_at(tokenizer: Tokenizer, z_q: Tensor, field: Tensor, lengths: Tensor) -> Tensor:
-    """Latent alignment (P, n) of P programs at n lengths each, (P, n), in one interpretation."""
+def _interpreted_at(
+    tokenizer: Tokenizer, z_q: Tensor, field: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """P programs interpreted at n lengths each, `lengths` (P, n), in one call: (P n, S, d_enc),
+    and beside them the fields they should be."""
     n = lengths.shape[1]
     active = prefix_mask(lengths.flatten(), z_q.shape[1])
     interpreted = tokenizer.interpreter(z_q.detach().repeat_interleave(n, dim=0), active)
-    error = objective.latent_alignment(interpreted, field.repeat_interleave(n, dim=0))
-    return error.unflatten(0, (-1, n))
+    return interpreted, field.repeat_interleave(n, dim=0)
 
 
 class Stepper:
