@@ -77,6 +77,7 @@ def _train(
             lr=schedule.learning_rate,
             betas=schedule.betas,
             weight_decay=weight_decay,
+            fused=device.type == "cuda",
         )
         for step, chosen in zip(
             range(schedule.steps), _batches(rows, schedule.batch, seed), strict=False

@@ -31,6 +31,7 @@ from strop.evaluation.probes.metrics import (
 from strop.evaluation.probes.protocol import Depth, Head, Multilabel, Schedule, Segmentation
 
 _SCALARS = 1 << 25  # upsampled at a time
+_RESIDENT_SHARE = 0.5  # of a GPU's free memory that a representation may take
 
 
 class Task(Protocol):
@@ -64,6 +65,7 @@ def run(
 ) -> tuple[dict[str, Any], Fitted]:
     """Train a probe on one set's representation and score it on the other's."""
     device = torch.device(device)
+    train = _placed(train, device)
 
     def loss(probe: torch.nn.Module, rows: Tensor, step: int) -> Tensor:
         return task.loss(probe(train[rows].to(device)), rows)
@@ -206,6 +208,16 @@ def pooled_depth(depth: Tensor, locations: int) -> tuple[Tensor, Tensor]:
     known = F.adaptive_avg_pool2d((depth > 0).float()[:, None], side).flatten(1)
     total = F.adaptive_avg_pool2d(depth.float()[:, None], side).flatten(1)
     return total / known.clamp(min=1e-6), known
+
+
+def _placed(representation: Representation, device: torch.device) -> Representation:
+    """The representation on the GPU if there is room for it, else where it is."""
+    if device.type != "cuda":
+        return representation
+    values = representation if isinstance(representation, Tensor) else representation.vectors
+    free, _ = torch.cuda.mem_get_info(device)
+    fits = values.numel() * values.element_size() < _RESIDENT_SHARE * free
+    return representation.to(device) if fits else representation
 
 
 def _chunk(channels: int, truth: Tensor) -> int:
