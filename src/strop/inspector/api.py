@@ -13,7 +13,6 @@ from torch import Tensor
 from strop.data.scenes import ScenesDataset, object_counts
 from strop.data.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 from strop.errors import ProgramError
-from strop.images import tensor_to_bytes
 from strop.inspector.colours import Basis, clusters
 from strop.inspector.engine import ROWS, Encoding, Engine
 from strop.inspector.gallery import Gallery
@@ -115,9 +114,8 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
         """A program to its field and preview, beside the teacher's field of the image."""
         program = request.program.program()
         field = engine.interpret(program)
-        preview = None
-        if engine.tokenizer.decoder is not None:
-            preview = png(tensor_to_bytes(engine.tokenizer.decode(field))[0])
+        pixels = engine.decode(field)
+        preview = None if pixels is None else png(pixels)
         bits = program.bits.item()
         if request.image is None:
             colours = Basis.of(field[0]).colours(field[0])

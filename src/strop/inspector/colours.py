@@ -28,8 +28,9 @@ class Basis:
         """The first three principal components of a field `(S, d)`."""
         centre = field.mean(dim=0)
         rest = field - centre
-        _, vectors = torch.linalg.eigh(rest.T @ rest)
-        directions = vectors[:, -3:].flip(-1)
+        # Locations are fewer than channels, so their products are the smaller problem.
+        _, vectors = torch.linalg.eigh(rest @ rest.T)
+        directions = F.normalize(rest.T @ vectors[:, -3:].flip(-1), dim=0)
         # An eigenvector is one up to its sign: fix it, so that a picture is always the same.
         largest = directions.abs().argmax(dim=0, keepdim=True)
         directions = directions * directions.gather(0, largest).sign()

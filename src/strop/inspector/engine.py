@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from strop.images import tensor_to_bytes
 from strop.inspector.batching import Batcher
 from strop.inspector.colours import Basis
 from strop.model.tokenizer import Tokenizer
@@ -56,6 +57,7 @@ class Engine:
         self.device = tokenizer.device
         self._encode = Batcher(self._encode_together, TOGETHER)
         self._interpret = Batcher(self._interpret_together, TOGETHER)
+        self._decode = Batcher(self._decode_together, TOGETHER)
         self._known: OrderedDict[bytes, Encoding] = OrderedDict()
         self._lock = Lock()
 
@@ -91,6 +93,10 @@ class Engine:
         parts = [self._interpret(rows[i : i + step]) for i in range(0, len(rows), step)]
         return torch.cat(parts)
 
+    def decode(self, field: Tensor) -> Tensor | None:
+        """A field `(1, S, d_enc)` to uint8 pixels `(3, H, H)`, if the model can."""
+        return None if self.tokenizer.decoder is None else self._decode(field)
+
     def _encode_together(self, squares: list[Tensor]) -> list[Encoding]:
         teacher, head = self.tokenizer.teacher, self.tokenizer.length_head
         with _outputs(teacher) as fields, _outputs(head) as predicted:
@@ -109,6 +115,9 @@ class Engine:
     def _interpret_together(self, programs: list[Program]) -> list[Tensor]:
         field = self.tokenizer.interpret(Program.cat(programs))
         return list(field.split([len(program) for program in programs]))
+
+    def _decode_together(self, fields: list[Tensor]) -> list[Tensor]:
+        return list(tensor_to_bytes(self.tokenizer.decode(torch.cat(fields))))
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def read_upload(text: str, config: TokenizerConfig) -> Tensor:
 
 def png(image: Tensor) -> str:
     """uint8 `(3, H, W)` to a PNG in base64."""
-    return _encoded(image, format="PNG")
+    return _encoded(image, format="PNG", compress_level=1)
 
 
 def thumbnail(image: Tensor, side: int = 128) -> str:

@@ -76,7 +76,7 @@ def serve(
     _ = tokenizer.teacher  # loaded now, not while the first visitor waits
     app = create_app(tokenizer, name=name, gallery=gallery, host=host, token=token)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", server_header=False, date_header=False)
+        uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=60)
     )
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     shown = f"[{shown}]" if ":" in shown else shown
