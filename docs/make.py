@@ -12,10 +12,12 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from strop.evaluation.probes.protocol import PROTOCOLS
 from strop.files import write_text
 
 DOCS = Path(__file__).parent
@@ -123,6 +125,44 @@ def agreement() -> str:
     )
 
 
+def probe_protocols() -> str:
+    """Every number of both probe protocols."""
+    columns = [_flat(asdict(protocol)) for protocol in PROTOCOLS.values()]
+    keys = [key for key in dict.fromkeys(k for each in columns for k in each) if key != "name"]
+    rows = [[f"`{key}`", *(cell(each.get(key)) for each in columns)] for key in keys]
+    return table(["", *PROTOCOLS], [row for row in rows if {*row[1:]} != {"–"}])
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings as `a.b.c`."""
+    if not isinstance(value, dict):
+        return {prefix: ", ".join(map(cell, value)) if isinstance(value, tuple) else value}
+    dot = f"{prefix}." if prefix else ""
+    return {key: leaf for k, v in value.items() for key, leaf in _flat(v, dot + k).items()}
+
+
+def teacher_quality() -> str:
+    """Figures of teachers' fields."""
+    found = result("teacher_quality")
+    names = {"miou": "mIoU, %", "map": "mAP, %", "grouping_auc": "grouping AUC"}
+    rows = [
+        [
+            f"`{row['teacher']}`",
+            f"{row['parameters'] / 1e6:.1f} M",
+            *(f"{row[name]:.{digits}f}" for name, digits in zip(names, (1, 1, 3), strict=True)),
+            f"{row['effective_rank']:.1f} of {row['width']}",
+        ]
+        for row in found["rows"]
+    ]
+    first = found["rows"][0]
+    setting = (
+        f"{first['train_images']} images of {found['data']['train']} to train on, "
+        f"{first['val_images']} of {found['data']['val']} to score, {found['size']} px:"
+    )
+    header = ["teacher", "parameters", *names.values(), "effective rank"]
+    return f"{setting}\n\n{table(header, rows)}"
+
+
 def study(name: str) -> str:
     """The tables of a study, under the data and the model they are of."""
     found = result(f"structure/{name}")
@@ -171,6 +211,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "agreement": agreement,
     "loading": loading,
     "rendering_cost": rendering_cost,
+    "probe_protocols": probe_protocols,
+    "teacher_quality": teacher_quality,
     **{
         f"study:{path.stem}": partial(study, path.stem)
         for path in sorted((RESULTS / "structure").glob("*.json"))
