@@ -7,7 +7,7 @@ import pytest
 import torch
 from spelled import spelled_pairs
 
-from strop.errors import DataError
+from strop.errors import ConfigError, DataError
 from strop.structure.consensus import consensus
 from strop.structure.fitting import NetworkConfig
 from strop.structure.reader import curve_sizes, draw_curve, train_reader
@@ -40,6 +40,15 @@ def test_reading_depends_on_active_codes_alone(reader):
     )
     assert reader.read(program) == reader.read(program) == reader.read(changed)
     assert reader.read(program[0]) == reader.read(program[:1])
+
+
+def test_readings_of_a_program_that_is_understood_agree(reader):
+    test = spelled_pairs(10, seed=3)
+    for scene, readings in zip(test.scenes, reader.readings(test.program, samples=5), strict=True):
+        assert len(readings) == 5
+        assert all(len(reading) == len(scene) for reading in readings)
+        right = [a.shape == b.shape for r in readings for a, b in zip(r, scene, strict=True)]
+        assert np.mean(right) > 0.7
 
 
 def test_training_is_a_function_of_the_seed():
@@ -104,3 +113,10 @@ def test_the_learning_curve():
     read = score(test.scenes, test.scenes)
     scores = {"naive": read, "reader, 10 pairs": read, "reader, 40 pairs": read}
     assert len(draw_curve([10, 40], scores).axes) == 4
+
+
+def test_networks_and_trainings_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="width 30"):
+        NetworkConfig(width=30)
+    with pytest.raises(ConfigError, match="0 epochs"):
+        train_reader(spelled_pairs(4), SMALL, epochs=0)

@@ -12,7 +12,8 @@ from strop.structure.fitting import NetworkConfig
 from strop.structure.questions import Asked, Question, ask_all
 from strop.structure.reader import train_reader
 from strop.structure.scene_text import write_codes
-from strop.structure.vqa import Options, accuracy_by_kind, judge, majority, read_answer, run
+from strop.structure.things import Thing
+from strop.structure.vqa import Options, accuracy_by_kind, judge, majority, read_answer, run, vote
 
 RED = ({"color": "red"},)
 
@@ -31,6 +32,14 @@ def test_the_guess_is_the_most_frequent_answer_of_each_template():
         "large",
         "no",
     ]
+
+
+def test_readings_are_asked_and_those_that_make_sense_vote():
+    cube = Thing("cube", "red", "large", "metal", 0.0, 0.0)
+    ball = cube._replace(shape="sphere")
+    question = Question("query", RED, "shape")
+    assert vote(question, [(cube,), (ball,), (ball,), (cube, ball), ()], "cylinder") == "sphere"
+    assert vote(question, [(cube, ball), ()], "cylinder") == "cylinder"
 
 
 def test_accuracy_by_kind():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-ROUNDS = 3
+STARTS, ROUNDS = 4, 3
 Words = NDArray[np.int64]
 Places = NDArray[np.float64]
 
@@ -18,12 +18,12 @@ Places = NDArray[np.float64]
 def consensus(words: Words, places: Places) -> tuple[Words, Places]:
     """S readings of n objects, words `(S, n, 4)` and places `(S, n, 2)`, to one of each.
 
-    It starts from the reading with the least distance to the others. Then, a few times, the
-    objects of every reading are matched to it, and each object takes the words that most of its
-    partners have and the median of their places.
+    It starts from the one of the first few that has the least distance to all. Then, a few times,
+    the objects of every reading are matched to it, and each object takes the words that most of
+    its partners have and the median of their places.
     """
-    distances = [sum(_match(words, places, w, p)[1]) for w, p in zip(words, places, strict=True)]
-    best = int(np.argmin(distances))
+    starts = zip(words[:STARTS], places[:STARTS], strict=True)
+    best = int(np.argmin([sum(_match(words, places, *start)[1]) for start in starts]))
     centre_words, centre_places = words[best], places[best]
     for _ in range(ROUNDS if len(words) > 1 else 0):
         partners, _ = _match(words, places, centre_words, centre_places)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from strop.errors import ConfigError
+
 BATCH = 128
 LEARNING_RATE = 2e-3
 CHECKS = 20
@@ -24,6 +26,13 @@ class NetworkConfig:
     depth: int = 3
     heads: int = 4
     dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or self.width < 1 or self.width % self.heads:
+            raise ConfigError(
+                f"A network of width {self.width} and depth {self.depth} cannot be built.",
+                f"Give a multiple of {self.heads} and at least one layer.",
+            )
 
 
 def layer_sizes(config: NetworkConfig) -> dict[str, Any]:
@@ -57,6 +66,8 @@ def fit(
     tenth of the rows is held out; the network ends with the weights that did best on them, and
     that best loss is returned. AdamW with a warm-up and a cosine; bf16 on a GPU.
     """
+    if epochs <= 0:
+        raise ConfigError(f"{epochs} epochs teach nothing.", "Give more than 0.")
     device = next(network.parameters()).device
     random = torch.Generator().manual_seed(seed)
     batch = min(BATCH, count)
@@ -70,6 +81,7 @@ def fit(
         [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
         lr=LEARNING_RATE,
         betas=(0.9, 0.98),
+        fused=device.type == "cuda",
     )
     warmup = max(1, min(200, steps // 10))
     schedule = torch.optim.lr_scheduler.LambdaLR(

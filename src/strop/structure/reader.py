@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from strop.errors import ConfigError, DataError
+from strop.errors import DataError
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 from strop.model.tokenizer import Tokenizer
 from strop.structure.fitting import NetworkConfig, fit
@@ -41,10 +41,6 @@ class Options:
     width: int = 128
     depth: int = 3
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.epochs, self.curve) < 1:
-            raise ConfigError("epochs and curve are at least 1.", "Give larger ones.")
 
     @property
     def reader(self) -> NetworkConfig:

@@ -7,7 +7,7 @@ look.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -116,23 +116,37 @@ class Reader(nn.Module):
         )
         return count + ((cells + words) * scenes.present).sum() / scenes.present.sum()
 
+    def read(self, program: Program, *, samples: int = 16, seed: int = 0) -> list[Things]:
+        """The scenes of B programs: of `samples` readings of each, the consensus."""
+        drawn = self._draw(program, samples, seed)
+        return [named(*consensus(words, places)) if places.size else () for words, places in drawn]
+
+    def readings(self, program: Program, *, samples: int = 16, seed: int = 0) -> list[list[Things]]:
+        """For each of B programs, `samples` scenes by how plausible the reader finds them.
+
+        All have as many objects as the median scene would.
+        """
+        drawn = self._draw(program, samples, seed)
+        return [list(map(named, words, places)) for words, places in drawn]
+
     @torch.no_grad()
-    def read(
-        self, program: Program, *, samples: int = 16, batch: int = 64, seed: int = 0
-    ) -> list[Things]:
-        """The scenes of B programs: the median number of objects, and of `samples` readings with
-        that many, the consensus."""
+    def _draw(
+        self, program: Program, samples: int, seed: int, batch: int = 64
+    ) -> Iterator[tuple[Words, Places]]:
+        """For each program, words `(S, n, 4)` and places `(S, n, 2)` of S readings."""
         rows = program.as_batch().to(self.device)
         random = torch.Generator(self.device).manual_seed(seed)
-        scenes: list[Things] = []
         for start in range(0, len(rows), batch):
             part = rows[start : start + batch]
-            scenes += self._read(part.codes, part.active, samples, random)
-        return scenes
+            count, words, cells = self._write(part.codes, part.active, samples, random)
+            places = places_of(cells).cpu().numpy()
+            for n, w, p in zip(count.tolist(), words.cpu().numpy(), places, strict=True):
+                yield w[:, :n], p[:, :n]
 
-    def _read(
+    def _write(
         self, codes: Tensor, active: Tensor, samples: int, random: torch.Generator
-    ) -> list[Things]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Counts `(B,)`, and words `(B, S, n, 4)` and cells `(B, S, n)` drawn object by object."""
         memory = self.encoder(codes, active)
         written = self.start.expand(len(codes), 1, -1)
         odds = self.count_out(self.decode(memory, active, written)[:, -1]).softmax(-1)
@@ -141,25 +155,19 @@ class Reader(nn.Module):
         memory, active, written = (
             x.repeat_interleave(samples, dim=0) for x in (memory, active, written)
         )
-        cells, words = [], []
-        for _ in range(int(count.max())):
+        cells = codes.new_zeros(len(written), int(count.max()))
+        words = codes.new_zeros(*cells.shape, len(SIZES))
+        for slot in range(cells.shape[1]):
             state = self.decode(memory, active, written)[:, -1]
-            cell = _draw(self.cell_out(state), random)
-            written = torch.cat([written, self.embed_cells(cell)[:, None]], dim=1)
+            cells[:, slot] = _choose(self.cell_out(state), random)
+            where = self.embed_cells(cells[:, slot])
+            written = torch.cat([written, where[:, None]], dim=1)
             state = self.decode(memory, active, written)[:, -1]
             parts = self.words_out(state).split(SIZES, dim=-1)
-            word = torch.stack([_draw(part, random) for part in parts], dim=-1)
-            written = torch.cat([written, self.embed_words(word)[:, None]], dim=1)
-            cells.append(cell)
-            words.append(word)
-        if not cells:
-            return [()] * len(codes)
-        drawn_words = torch.stack(words, 1).unflatten(0, (-1, samples)).cpu().numpy()
-        drawn_places = places_of(torch.stack(cells, 1)).unflatten(0, (-1, samples)).cpu().numpy()
-        return [
-            named(*consensus(w[:, :n], p[:, :n])) if n else ()
-            for n, w, p in zip(count.tolist(), drawn_words, drawn_places, strict=True)
-        ]
+            words[:, slot] = torch.stack([_choose(part, random) for part in parts], dim=-1)
+            what = self.embed_words(words[:, slot])
+            written = torch.cat([written, what[:, None]], dim=1)
+        return count, words.unflatten(0, (-1, samples)), cells.unflatten(0, (-1, samples))
 
 
 @dataclass(frozen=True)
@@ -230,7 +238,7 @@ def cell_neighbours() -> Tensor:
     return torch.kron(near, near)
 
 
-def _draw(logits: Tensor, random: torch.Generator) -> Tensor:
+def _choose(logits: Tensor, random: torch.Generator) -> Tensor:
     """One of the last axis of `(B, M)`, by its probability: `(B,)`."""
     return torch.multinomial(logits.float().softmax(-1), 1, generator=random).squeeze(-1)
 

@@ -1,5 +1,5 @@
-"""Questions answered from programs: by a head on the reader's features, on the scene it writes,
-or by a language model; against what the question alone gives away."""
+"""Questions answered from programs: by a head on the reader's features, by its readings of the
+scene, or by a language model; against what the question alone gives away."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from strop.structure.answerer import train_answerer
 from strop.structure.chat import Endpoint, Transcript
 from strop.structure.fitting import NetworkConfig
 from strop.structure.pairs import Pairs, training_and_test
-from strop.structure.questions import ANSWERS, KINDS, Asked, ask_all
+from strop.structure.questions import ANSWERS, KINDS, Asked, Question, ask_all
 from strop.structure.reader import train_reader
 from strop.structure.scene_text import THINK, without_thoughts, write_codes
 from strop.structure.scoring import mean_interval
 from strop.structure.study import Encoded, Findings, Job, Study, Table
-from strop.structure.things import ATTRIBUTES
+from strop.structure.things import ATTRIBUTES, Things
 
 PROMPT = """\
 Answer a question about a CLEVR scene (3-10 objects) from integer codes produced by a visual \
@@ -97,9 +97,9 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             watch=partial(job.watch, f"learning to answer ({name})"),
         )
         answers[name] = answerer.answer(reader, test, asked)
-    scenes = reader.read(test.program)
-    answers["reader's scene"] = [
-        each.question.answer(scenes[each.row]) or guess
+    scenes = reader.readings(test.program)
+    answers["reader's readings"] = [
+        vote(each.question, scenes[each.row], guess)
         for each, guess in zip(asked, guesses, strict=True)
     ]
     right = {name: judge(given, asked) for name, given in answers.items()}
@@ -140,6 +140,12 @@ def majority(learnt: Sequence[Asked]) -> Mapping[str, str]:
         counts[each.question.template][each.answer] += 1
     best = {template: counter.most_common(1)[0][0] for template, counter in counts.items()}
     return defaultdict(lambda: "no", best)
+
+
+def vote(question: Question, scenes: Sequence[Things], guess: str) -> str:
+    """The answer that most of the scenes give; `guess` where it makes no sense in any."""
+    counts = Counter(answer for scene in scenes if (answer := question.answer(scene)) is not None)
+    return counts.most_common(1)[0][0] if counts else guess
 
 
 def ask_model(
