@@ -13,12 +13,11 @@ from common import device, save, side_by_side
 from strop import Tokenizer
 from strop.training.preset import load_preset
 
-IMAGES = (1, 8)
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="strop-s-dinov3-s")
+    parser.add_argument("--images", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--repeat", type=int, default=7)
     arguments = parser.parse_args()
 
@@ -28,7 +27,7 @@ def main() -> None:
     capacity, codes = tokenizer.config.max_length, tokenizer.config.quantizer.codes
     rows = []
     table = Table("images", "K erasures, ms", "K programs, ms", "ratio", box=None)
-    for images in IMAGES:
+    for images in arguments.images:
 
         def programs(count: int) -> strop.Program:
             return strop.Program(
