@@ -130,6 +130,8 @@ def draw_curve(sizes: list[int], scores: dict[str, Scores]) -> Figure:
         guess = scores["naive"].intervals()[name].value
         axes.axhline(guess, color=MUTED, ls="--", label="naive")
         axes.set_xscale("log")
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], size=8)
+        axes.minorticks_off()
         if place == 0:
             axes.legend(frameon=False, fontsize=8)
     return figure
