@@ -24,6 +24,7 @@ def test_json_markdown_and_figures_are_written(run, model, tmp_path):
         "codes.json",
         "codes.md",
         "codes-usage.png",
+        "codes-dictionary.png",
         "dictionary",
     }
 

@@ -16,7 +16,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.structure.association import entropy, gini, mutual_information, purity
 from strop.structure.counterfactual import erasure_maps
-from strop.structure.dictionary import Entry, dictionary_page
+from strop.structure.dictionary import Entry, dictionary_page, strengths, strip
 from strop.structure.regions import NOBODY, owners, patch_shares
 from strop.structure.study import Encoded, Findings, Job, Study, Table
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Counts = NDArray[np.int64]
 Array = NDArray[np.float64]
 _SHOWN = 24  # codes in the co-occurrence figure
+_PICTURED = 8  # codes in the figure of the dictionary
 _LISTED = 12  # rows of the tables
 _SELDOM = 5  # co-occurrences below which a pair of codes says nothing
 
@@ -79,7 +80,10 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     return Findings(
         numbers={**numbers, "codes": [entry.summary() for entry in entries]},
         tables=_tables(numbers, entries),
-        figures=_figures(usage, places, together, len(program)),
+        figures={
+            "usage": draw_usage(usage, places, together, len(program)),
+            "dictionary": draw_dictionary(encoded, maps, entries, options.examples),
+        },
         files=dictionary_page(encoded, maps, entries[: options.pages], options.examples, job.watch),
         notes=(
             "The effective vocabulary is the exponential of the entropy of usage. Purity takes, "
@@ -244,7 +248,23 @@ def _tables(numbers: dict[str, Any], entries: list[Entry]) -> list[Table]:
     ]
 
 
-def _figures(usage: Counts, places: Counts, together: Counts, images: int) -> dict[str, Figure]:
+def draw_dictionary(encoded: Encoded, maps: Tensor, entries: list[Entry], examples: int) -> Figure:
+    """A page of the dictionary: the most used codes with the images they explain most."""
+    shown = entries[:_PICTURED]
+    lines = -(-len(shown) // 2)
+    figure = new_figure(9, 1.75 * lines)
+    scores = strengths(maps)
+    for number, entry in enumerate(shown):
+        axes = figure.add_subplot(lines, 2, number + 1)
+        axes.imshow(strip(encoded, maps, scores, entry.code, examples))
+        axes.set_axis_off()
+        meaning = f", {entry.best_class} {entry.purity:.2f}" if entry.best_class else ""
+        axes.set_title(f"code {entry.code}: {entry.count} tokens{meaning}", size=8.5, loc="left")
+    return figure
+
+
+def draw_usage(usage: Counts, places: Counts, together: Counts, images: int) -> Figure:
+    """How often codes are used, at which positions, and in which company."""
     figure = new_figure(10.5, 3.2)
     cells = figure.add_gridspec(1, 3)
     axes = plain_axes(figure, "codes, most used first", "share of tokens", cells[0])
@@ -271,7 +291,7 @@ def _figures(usage: Counts, places: Counts, together: Counts, images: int) -> di
     axes.set_xticks([])
     axes.set_yticks([])
     figure.colorbar(drawn, ax=axes, label="images with both, times chance")
-    return {"usage": figure}
+    return figure
 
 
 STUDY = Study(run=run, options=Options)

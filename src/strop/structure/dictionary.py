@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.figures import HEAT
@@ -51,10 +52,10 @@ def dictionary_page(
     """
     files: dict[str, str | bytes] = {}
     rows = []
-    scores = maps.flatten(2).mean(dim=2).nan_to_num()
+    scores = strengths(maps)
     for done, entry in enumerate(entries, 1):
         name = f"code-{entry.code:04d}.jpg"
-        files[f"dictionary/{name}"] = _strip(encoded, maps, scores, entry.code, examples)
+        files[f"dictionary/{name}"] = _jpeg(strip(encoded, maps, scores, entry.code, examples))
         rows.append(_row(entry, name))
         watch("dictionary", done, len(entries))
     about = f"{len(entries)} codes on {len(encoded)} images of {encoded.data}"
@@ -64,9 +65,15 @@ def dictionary_page(
     return files
 
 
-def _strip(encoded: Encoded, maps: Tensor, scores: Tensor, code: int, examples: int) -> bytes:
-    from PIL import Image
+def strengths(maps: Tensor) -> Tensor:
+    """How much each token changes the field, `(B, K)`; nothing where it cannot be erased."""
+    return maps.flatten(2).mean(dim=2).nan_to_num()
 
+
+def strip(
+    encoded: Encoded, maps: Tensor, scores: Tensor, code: int, examples: int
+) -> NDArray[np.uint8]:
+    """The examples of a code, side by side: `(H, W, 3)`."""
     program = encoded.program
     mine = torch.where((program.codes == code) & program.active, scores, -1.0)
     best, token = mine.max(dim=1)
@@ -77,8 +84,14 @@ def _strip(encoded: Encoded, maps: Tensor, scores: Tensor, code: int, examples: 
         left = column * (_TILE + 2)
         canvas[:_TILE, left : left + _TILE] = _pixels(_cut(image, heat))
         canvas[_TILE + 2 :, left : left + _TILE] = _under(image, heat)
+    return canvas
+
+
+def _jpeg(picture: NDArray[np.uint8]) -> bytes:
+    from PIL import Image
+
     written = io.BytesIO()
-    Image.fromarray(canvas).save(written, "JPEG", quality=85)
+    Image.fromarray(picture).save(written, "JPEG", quality=85)
     return written.getvalue()
 
 
@@ -92,7 +105,7 @@ def _cut(image: Tensor, heat: Tensor) -> Tensor:
     return image[:, top : top + span * side, left : left + span * side]
 
 
-def _under(image: Tensor, heat: Tensor) -> np.ndarray:
+def _under(image: Tensor, heat: Tensor) -> NDArray[np.uint8]:
     from matplotlib import colormaps
 
     large = F.interpolate(heat[None, None], (_TILE, _TILE), mode="nearest")[0, 0]
@@ -101,7 +114,7 @@ def _under(image: Tensor, heat: Tensor) -> np.ndarray:
     return ((0.4 * grey + 0.6 * colour) * 255).astype(np.uint8)
 
 
-def _pixels(image: Tensor) -> np.ndarray:
+def _pixels(image: Tensor) -> NDArray[np.uint8]:
     small = F.interpolate(image[None].float(), (_TILE, _TILE), mode="bilinear", antialias=True)
     return small[0].clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
