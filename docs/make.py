@@ -12,13 +12,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from strop.evaluation.probes.protocol import PROTOCOLS
 from strop.files import write_text
+from strop.structure.study import STUDIES, find_study
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -163,14 +164,69 @@ def teacher_quality() -> str:
     return f"{setting}\n\n{table(header, rows)}"
 
 
+def inspector() -> str:
+    """The inspector under load, and what one visitor waits for."""
+    found = result("inspector")
+    if not found:
+        return ""
+    memory = found["memory_mib"]
+    told = (
+        f"{found['clients']} clients for {found['seconds']:.0f} s on {found['machine']['cores']} "
+        f"CPU cores, which they share with the server (model `{found['model']}`): "
+        f"{found['requests_per_s']:.0f} requests/s, {found['errors']} errors; half of the answers "
+        f"within {found['p50_ms']:,.0f} ms, 99% within {found['p99_ms']:,.0f} ms; memory "
+        f"{memory['after_10_s']:,.0f} MiB after 10 s, {memory['at_the_end']:,.0f} MiB at the end."
+    )
+    if felt := found["visitor"]:
+        drop, drag = felt["drop_to_program_ms"], felt["drag_ms"]
+        told += (
+            f" One visitor alone (model `{felt['model']}`, in Chromium): {drop['p50']:,.0f} ms, at "
+            f"most {drop['most']:,.0f} ms, from dropping a photograph of {felt['photograph']} to "
+            f"its program and preview; {drag['p50']:,.0f} ms, at most {drag['most']:,.0f} ms, from "
+            "moving the length to the new R² and preview."
+        )
+    return told
+
+
 def study(name: str) -> str:
-    """The tables of a study, under the data and the model they are of."""
+    """The tables of a study, under the data and the model they are of, and its figures."""
     found = result(f"structure/{name}")
     parts = [f"{found['images']} images of `{found['data']}`, model `{found['model']}`."]
     for each in found["tables"]:
         rows = [[cell(value) for value in row] for row in each["rows"]]
         parts.append(f"**{each['title']}**\n\n{table(each['header'], rows)}")
+    for path in sorted((DOCS / "images" / "structure").glob(f"{name}-*.png")):
+        parts.append(f"![{path.stem}](images/structure/{path.name})")
     return "\n\n".join(parts)
+
+
+def study_options() -> str:
+    """Every option of every study, with its default, from the docstrings."""
+    rows = []
+    for name in STUDIES:
+        kind = find_study(name).options
+        told = re.findall(r"^ {4}(\w[\w, ]*?)  +(\S.*(?:\n {6,}\S.*)*)", kind.__doc__, re.M)
+        texts = {each: text for names, text in told for each in names.split(", ")}
+        for option in fields(kind):
+            text = re.sub(r"\s+", " ", texts.get(option.name, "")).replace("<", "&lt;")
+            shown = f"`--{option.name.replace('_', '-')}`"
+            rows.append([name, shown, f"`{option.default!r}`", text])
+    return table(["study", "option", "default", ""], rows)
+
+
+def erasure_cost() -> str:
+    """What all erasures of an image cost."""
+    lines = []
+    for kind in ("erasure_cpu", "erasure_cuda"):
+        for row in result(kind).get("rows", []):
+            found = result(kind)
+            images = f"{row['images']} image{'s' if row['images'] > 1 else ''}"
+            lines.append(
+                f"All {found['length']} erasures of {images} take {row['ratio']:.2f} times as long "
+                f"as interpreting that many programs in a batch (`{found['setting']}`, "
+                f"{found['machine']['device']}, side by side in one run)."
+            )
+    return "\n".join(lines)
 
 
 def cell(value: str | float | None) -> str:
@@ -210,9 +266,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "agreement": agreement,
     "loading": loading,
+    "inspector": inspector,
     "rendering_cost": rendering_cost,
     "probe_protocols": probe_protocols,
     "teacher_quality": teacher_quality,
+    "study_options": study_options,
+    "erasure_cost": erasure_cost,
     **{
         f"study:{path.stem}": partial(study, path.stem)
         for path in sorted((RESULTS / "structure").glob("*.json"))

@@ -239,7 +239,7 @@ def test_tokens_move_and_swap(visit, folder):
     chip(page, 0).click(modifiers=["Shift"])
     chip(page, 2).click(modifiers=["Shift"])
     expect(page.locator("#pair-told")).to_contain_text("synergy")
-    expect(page.locator("#overlay")).to_have_attribute("data-map", "Synergy of tokens 0 and 2")
+    expect(page.locator("#overlay")).to_have_attribute("data-map", "Synergy of 0 and 2")
     page.get_by_role("button", name="Swap them").click()
     assert codes(page)[:3] == [before[2], before[1], before[0]]
 

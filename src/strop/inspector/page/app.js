@@ -390,7 +390,7 @@ function shownMap() {
   const token = hover ?? state.token;
   const onPair = hover === null || pair.includes(hover);
   if (pair.length === 2 && synergy && onPair) {
-    const name = `Synergy of tokens ${pair[0]} and ${pair[1]}`;
+    const name = `Synergy of ${pair[0]} and ${pair[1]}`;
     return { rows: synergy.map, name, diverging: true };
   }
   if (token === null || !programs.isActive(state.program, token)) return null;
