@@ -72,3 +72,4 @@ def test_the_reader_study_end_to_end(tokenizer, tmp_path):
     assert scores["naive"]["scenes"] == 40
     assert set(scores["naive"]["attributes"]) == {"shape", "color", "size", "material"}
     assert [table.rows[0][0] for table in findings.tables] == ["naive", "Naive baseline"]
+    assert set(findings.figures) == {"curve", "scenes"}

@@ -11,6 +11,7 @@ from strop.errors import ConfigError, DataError
 from strop.model.tokenizer import Tokenizer
 from strop.structure.chat import Endpoint, Transcript
 from strop.structure.pairs import Pairs, pairs_of
+from strop.structure.scene_figures import draw_scenes
 from strop.structure.scene_tables import numbers_of, paper_table, scene_table
 from strop.structure.scene_text import read_scene, scene_prompt
 from strop.structure.scoring import naive_scene, score
@@ -78,6 +79,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             "usage": transcript.usage(),
         },
         tables=(scene_table(scores, size), paper_table()),
+        figures={"scenes": draw_scenes(encoded.records.images[-len(test) :], test.scenes, read)},
         notes=(
             "Means over the scenes that could be parsed, with 95 % intervals by bootstrap over "
             "scenes. Objects are matched at the least sum of wrong words and metres; `matched by "

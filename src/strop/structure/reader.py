@@ -15,6 +15,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.structure.fitting import NetworkConfig, fit
 from strop.structure.pairs import Pairs, training_and_test
 from strop.structure.reader_model import Reader, tensored
+from strop.structure.scene_figures import draw_scenes
 from strop.structure.scene_tables import numbers_of, paper_table, scene_table
 from strop.structure.scoring import METRICS, Scores, naive_scene, score
 from strop.structure.study import Encoded, Findings, Job, Study
@@ -63,7 +64,8 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             device=tokenizer.device,
             watch=partial(job.watch, f"learning from {size} pairs"),
         )
-        scores[f"reader, {size} pairs"] = score(reader.read(test.program), test.scenes)
+        read = reader.read(test.program, seed=options.seed)
+        scores[f"reader, {size} pairs"] = score(read, test.scenes)
     return Findings(
         numbers={
             "pairs": len(train),
@@ -72,7 +74,10 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             "scores": {name: numbers_of(each) for name, each in scores.items()},
         },
         tables=(scene_table(scores, train.program.codebook_size), paper_table()),
-        figures={"curve": draw_curve(sizes, scores)},
+        figures={
+            "curve": draw_curve(sizes, scores),
+            "scenes": draw_scenes(encoded.records.images[-len(test) :], test.scenes, read),
+        },
         notes=(
             f"The readers learnt from {', '.join(map(str, sizes))} pairs of other scenes and "
             "know codes only by their numbers. Metrics are those of the llm study.",

@@ -8,10 +8,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from strop.errors import ConfigError, DataError
+from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import Interval
 from strop.structure.answerer import train_answerer
@@ -24,6 +26,9 @@ from strop.structure.scene_text import THINK, without_thoughts, write_codes
 from strop.structure.scoring import mean_interval
 from strop.structure.study import Encoded, Findings, Job, Study, Table
 from strop.structure.things import ATTRIBUTES, Things
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PROMPT = """\
 Answer a question about a CLEVR scene (3-10 objects) from integer codes produced by a visual \
@@ -124,6 +129,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             **numbers,
         },
         tables=tables,
+        figures={"accuracy": draw_accuracy(right, asked)},
         files={"vqa-examples.md": examples(answers, asked, 40)},
         notes=(
             "Share of right answers, with 95 % intervals by bootstrap over questions. A question "
@@ -215,6 +221,30 @@ def accuracy_table(
         intervals = accuracy_by_kind(each, asked).values()
         rows.append((name, *(f"{i.value:.3f} ({i.low:.3f} to {i.high:.3f})" for i in intervals)))
     return Table(title, ("", "all", *KINDS), rows)
+
+
+def draw_accuracy(right: Mapping[str, Sequence[bool]], asked: Sequence[Asked]) -> Figure:
+    """Bars by kind of question, guesses in grey."""
+    figure = new_figure(9.0, 3.4)
+    axes = plain_axes(figure, "", "right answers")
+    greys = iter(("#cccccc", MUTED))
+    colours = iter(PALETTE)
+    width = 0.8 / len(right)
+    for number, (name, marks) in enumerate(right.items()):
+        value, low, high = zip(*accuracy_by_kind(marks, asked).values(), strict=True)
+        axes.bar(
+            [place + (number - (len(right) - 1) / 2) * width for place in range(len(value))],
+            value,
+            width,
+            yerr=np.clip([np.subtract(value, low), np.subtract(high, value)], 0, None),
+            error_kw={"elinewidth": 0.8},
+            color=next(colours if name.startswith("reader") else greys),
+            label=name,
+        )
+    axes.set_xticks(range(len(KINDS) + 1), ["all", *KINDS])
+    axes.set_ylim(0, 1)
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
+    return figure
 
 
 def examples(answers: Mapping[str, Sequence[str]], asked: Sequence[Asked], count: int) -> str:
