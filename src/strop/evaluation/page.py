@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,7 +70,12 @@ def _markdown(block: Block, folder: Path) -> str:
             cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, marks, *rows)]
             return "\n".join(f"| {' | '.join(row)} |" for row in cells)
         case Picture(path, caption):
-            return f"![{caption}]({path.relative_to(folder).as_posix()})"
+            return f"![{caption}]({_relative(path, folder)})"
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """The way from a folder to a file, which may lie outside."""
+    return Path(os.path.relpath(path, folder)).as_posix()
 
 
 _STYLE = """
@@ -158,7 +164,7 @@ def _latex(block: Block, folder: Path) -> str:
                 f"\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}"
             )
         case Picture(path, caption):
-            name = path.relative_to(folder).as_posix()
+            name = _relative(path, folder)
             return (
                 f"\\begin{{figure}}\n\\includegraphics[width=\\linewidth]{{{name}}}\n"
                 f"\\caption{{{_escaped(caption)}}}\n\\end{{figure}}"

@@ -28,7 +28,7 @@ from strop.program import Program
 from strop.statistics import pearson, spearman
 
 TOLERANCE = 0.01
-MOST_IMAGES = 512
+MOST_IMAGES = 256
 TIMED_IMAGES = 4
 
 Array = NDArray[np.float64]

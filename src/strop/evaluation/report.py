@@ -64,20 +64,30 @@ def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False
     """Write `report.md`, `report.html`, `report.json` and, if asked, `report.tex` into a folder."""
     folder = Path(out)
     parts = read_runs(runs)
-    blocks = list(_page(parts, folder))
+    for number, part in enumerate(parts):
+        _copy_picture(part, folder / "figures", number)
+    blocks = [Heading("Evaluation", 1), *report_blocks(parts)]
     pages = {"report.md": to_markdown(blocks, folder), "report.html": to_html(blocks)}
     if latex:
         pages["report.tex"] = to_latex(blocks, folder)
     for name, text in pages.items():
         write_text(folder / name, text)
-    plain = [{key: part[key] for key in part if key != "folder"} for part in parts]
+    plain = [{key: part[key] for key in part if key != "picture"} for part in parts]
     content = {"parts": plain, "paper": compare(parts)}
     write_json(folder / "report.json", "report", 1, content)
     return [folder / name for name in (*pages, "report.json")]
 
 
+def _copy_picture(part: Part, folder: Path, number: int) -> None:
+    """Bring the picture of a part to where the page lies."""
+    if part["picture"].is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        copy = folder / f"{number:02d}-{part['picture'].name}"
+        part["picture"] = Path(shutil.copyfile(part["picture"], copy))
+
+
 def read_runs(runs: Sequence[PathLike]) -> list[Part]:
-    """All parts of all runs, by model, suite and data; each knows the `folder` of its pictures."""
+    """All parts of all runs, by model and suite; each knows the path of its `picture`."""
     parts: list[Part] = []
     for run in map(Path, runs):
         found = [path for name in SUITES for path in sorted(run.glob(f"*/{name}.json"))]
@@ -86,7 +96,9 @@ def read_runs(runs: Sequence[PathLike]) -> list[Part]:
                 f"{run} holds no finished part of an evaluation.",
                 "Give folders that `strop eval` wrote.",
             )
-        parts += [{**read_json(path, KIND, FORMAT), "folder": path.parent} for path in found]
+        parts += [
+            {**read_json(path, KIND, FORMAT), "picture": path.with_suffix(".png")} for path in found
+        ]
     models = list(dict.fromkeys(part["model"]["fingerprint"] for part in parts))
     suites = list(SUITES)
     names = {part["model"]["fingerprint"]: part["model"]["name"] for part in parts}
@@ -157,13 +169,13 @@ def _means(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
 # The page.
 
 
-def _page(parts: list[Part], folder: Path) -> Iterator[Block]:
-    yield Heading("Evaluation", 1)
+def report_blocks(parts: list[Part]) -> Iterator[Block]:
+    """All but the page's title."""
     yield from _models(parts)
     for suite in SUITES:
         some = [part for part in parts if part["suite"] == suite]
         if some:
-            yield from _suite(suite, some, folder)
+            yield from _suite(suite, some)
     yield from _predictors(parts)
     yield from _beside_the_paper(parts)
     yield from _definitions(parts)
@@ -190,7 +202,7 @@ def _facts(model: dict[str, Any]) -> list[str]:
     ]
 
 
-def _suite(suite: str, parts: list[Part], folder: Path) -> Iterator[Block]:
+def _suite(suite: str, parts: list[Part]) -> Iterator[Block]:
     yield Heading(suite.capitalize())
     columns = [
         name
@@ -215,7 +227,8 @@ def _suite(suite: str, parts: list[Part], folder: Path) -> Iterator[Block]:
             yield from _baselines(part)
         if lengths := part.get("lengths") if "representations" in part else None:
             yield from _at_lengths(part, lengths, columns)
-        yield from _pictures(part, folder)
+        if part["picture"].is_file():
+            yield Picture(part["picture"], f"{suite.capitalize()}: {_label(part)}")
 
 
 def _mean_rows(parts: list[Part], columns: list[str]) -> Iterator[list[str]]:
@@ -284,17 +297,6 @@ def _at_lengths(part: Part, lengths: list[Part], columns: list[str]) -> Iterator
     ]
     yield Text(f"{_label(part)}: probes at forced lengths.")
     yield Table(header, rows)
-
-
-def _pictures(part: Part, folder: Path) -> Iterator[Block]:
-    """The pictures of a part, copied to where the page lies."""
-    picture = part["folder"] / f"{part['suite']}.png"
-    if picture.is_file():
-        model = part["model"]["fingerprint"][:6]
-        copy = folder / "figures" / f"{model}-{picture.parent.name}-{picture.name}"
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(picture, copy)
-        yield Picture(copy, f"{part['suite'].capitalize()}: {_label(part)}")
 
 
 def _predictors(parts: list[Part]) -> Iterator[Block]:

@@ -15,9 +15,10 @@ from torch import Tensor
 from strop.evaluation.baselines.code import Code
 
 MOST_CODES = 1024  # of one codebook; further bits go to a codebook for what the first left over
-MOST_CODEBOOKS = 8
+MOST_CODEBOOKS = 4
 SAMPLES_PER_CODE = 8
-MOST_SAMPLES = 1 << 16
+MOST_SAMPLES = 1 << 15
+MOST_WIDTH = 256  # blocks are clustered in their principal components: the rest is beyond the bits
 STEPS = 20
 
 
@@ -32,41 +33,57 @@ def kmeans(fields: Tensor, bits: float, *, seed: int) -> list[Code]:
         if layout is None:
             continue
         codebooks, codes = layout
-        fitted = _fit(to_blocks(fields, side), codebooks, codes, generator)
+        blocks = _sample(to_blocks(fields, side), generator)
+        basis = _principal(blocks, seed)
+        fitted = _fit(blocks @ basis, codebooks, codes, generator)
         candidates.append(
             Code(
                 name="kmeans",
                 bits=count * codebooks * math.log2(codes),
                 setting=f"{count} blocks of {side} x {side} locations, each "
                 f"{codebooks} of {codes} codes",
-                interpret=partial(_interpret, side=side, codebooks=fitted),
+                interpret=partial(_interpret, side=side, basis=basis, codebooks=fitted),
             )
         )
     return candidates
 
 
 def _layout(bits: float, samples: int) -> tuple[int, int] | None:
-    """How many codebooks of how many codes a block of `bits` has; None if it cannot have two."""
+    """How many codebooks of how many codes a block of `bits` has.
+
+    None if there are too few bits for two codes, or more than the codebooks can use.
+    """
     most = min(MOST_CODES, samples // SAMPLES_PER_CODE)
     if bits < 1 or most < 2:
         return None
-    codebooks = min(MOST_CODEBOOKS, math.ceil(bits / math.log2(most) - 1e-9))
-    return codebooks, min(most, int(2 ** (bits / codebooks) + 1e-9))
+    codebooks = math.ceil(bits / math.log2(most) - 1e-9)
+    return (codebooks, int(2 ** (bits / codebooks) + 1e-9)) if codebooks <= MOST_CODEBOOKS else None
 
 
-def _interpret(fields: Tensor, side: int, codebooks: list[Tensor]) -> Tensor:
-    blocks = to_blocks(fields, side)
+def _sample(blocks: Tensor, generator: torch.Generator) -> Tensor:
+    """At most MOST_SAMPLES of blocks (N, D), without order."""
+    drawn = torch.randperm(len(blocks), generator=generator, device=blocks.device)
+    return blocks[drawn[:MOST_SAMPLES]]
+
+
+def _principal(blocks: Tensor, seed: int) -> Tensor:
+    """The directions (D, at most MOST_WIDTH) in which blocks (N, D) vary most."""
+    width = min(MOST_WIDTH, *blocks.shape)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return torch.svd_lowrank(blocks, width)[2]
+
+
+def _interpret(fields: Tensor, side: int, basis: Tensor, codebooks: list[Tensor]) -> Tensor:
+    blocks = to_blocks(fields, side) @ basis
     left = blocks.clone()
     for codebook in codebooks:
         left -= codebook[_nearest(left, codebook)]
-    return from_blocks(blocks - left, side, fields)
+    return from_blocks((blocks - left) @ basis.T, side, fields)
 
 
 def _fit(blocks: Tensor, codebooks: int, codes: int, generator: torch.Generator) -> list[Tensor]:
     """Codebooks (codes, D), each fitted to what those before it leave of the blocks (N, D)."""
-    if len(blocks) > MOST_SAMPLES:
-        drawn = torch.randperm(len(blocks), generator=generator, device=blocks.device)
-        blocks = blocks[drawn[:MOST_SAMPLES]]
     left, fitted = blocks.clone(), []
     for _ in range(codebooks):
         codebook = cluster(left, codes, generator)

@@ -12,7 +12,7 @@ from strop.evaluation.baselines.code import Code
 from strop.evaluation.features import encode_fields
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 
-MOST_IMAGES = 1024
+MOST_IMAGES = 256
 RIDGE = 1e-2
 
 
