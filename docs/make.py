@@ -17,7 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from strop.evaluation.measures import MEASURES
+from strop.evaluation.page import to_markdown
 from strop.evaluation.probes.protocol import PROTOCOLS
+from strop.evaluation.report import read_runs, report_blocks
 from strop.files import write_text
 from strop.structure.study import STUDIES, find_study
 
@@ -117,12 +120,18 @@ def agreement() -> str:
     found = result("agreement")
     if not found:
         return ""
-    bf16, fp32 = found["bf16"], found["fp32"]
+    rows = [
+        [
+            f"`{precision}`" + (", the default" if precision == "fp16" else ""),
+            f"{found[precision]['codes']:.1%}",
+            f"{found[precision]['lengths']:.1%}",
+        ]
+        for precision in ("fp16", "bf16", "fp32")
+    ]
     return (
         f"On one {found['machine']['device']}, a STROP-S and {found['images']} photographs it was "
-        f"not trained on: in bf16, the default there, {bf16['codes']:.1%} of the active codes and "
-        f"{bf16['lengths']:.1%} of the lengths are those of the CPU; with "
-        f'`tok.precision = "fp32"`, {fp32["codes"]:.1%} and {fp32["lengths"]:.1%}.'
+        "not trained on; how much is as on a CPU, by `tok.precision`:\n\n"
+        + table(["precision", "active codes", "lengths"], rows)
     )
 
 
@@ -162,6 +171,39 @@ def teacher_quality() -> str:
     )
     header = ["teacher", "parameters", *names.values(), "effective rank"]
     return f"{setting}\n\n{table(header, rows)}"
+
+
+def measures() -> str:
+    """Every figure of evaluation, by name."""
+    rows = [
+        [f"`{name}`", measure.unit, measure.better, measure.definition]
+        for name, measure in MEASURES.items()
+    ]
+    return table(["figure", "unit", "better", "definition"], rows)
+
+
+def evaluation_speed() -> str:
+    """How long all suites take together."""
+    found = [run for run in map(result, ("eval_cuda", "eval_cpu")) if run]
+    if not found:
+        return "Measured by `benchmarks/eval.py`; not yet run."
+    suites = list(found[0]["seconds"])
+    header = [found[0]["setting"], *(_where(run) for run in found)]
+    rows = [[name, *(f"{run['seconds'].get(name, 0):.0f} s" for run in found)] for name in suites]
+    return table(header, rows)
+
+
+def _where(run: dict[str, Any]) -> str:
+    cores = f", {run['machine']['cores']} cores" if run["machine"]["device"] == "CPU" else ""
+    return f"`{run['model']}` on {run['machine']['device']}{cores}"
+
+
+def results() -> str:
+    """The report of all runs that are kept."""
+    runs = sorted(path for path in (RESULTS / "evaluation").glob("*") if path.is_dir())
+    return (
+        to_markdown(list(report_blocks(read_runs(runs))), DOCS).strip() if runs else "No runs yet."
+    )
 
 
 def inspector() -> str:
@@ -235,6 +277,97 @@ def cell(value: str | float | None) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def fast_preset() -> str:
+    """The trials behind `strop-s-fast`, by their last validation."""
+    trials = {
+        "the paper's oracle, mirror images only": "photos-s-fast-trials/error-oracle",
+        "price on latent alignment, 14 views": "photos-s-fast-trials/latent-curves",
+        "**price on squared error, 20 views**": "photos-s-fast",
+    }
+    rows = []
+    for name, folder in trials.items():
+        text = (RESULTS / folder / "metrics.jsonl").read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
+        last = [line for line in lines if line["kind"] == "validation"][-1]
+        rows.append(
+            [
+                name,
+                f"{last['step']:,}",
+                f"{last['r2_centred']:.3f}",
+                f"{last['r2_centred@64']:.3f}",
+                f"{last['cosine']:.3f}",
+                f"{last['length_mean']:.1f} ± {last['length_spread']:.1f}",
+                f"{last['length_detail_correlation']:.2f}",
+                f"{last['codes_used']:.0%}",
+            ]
+        )
+    header = [
+        "",
+        "steps",
+        "r2_centred",
+        "at forced 64",
+        "cosine",
+        "length",
+        "with variance",
+        "codes",
+    ]
+    floor = f"{last['r2_centred_mean_field']:.2f} and {last['cosine_mean_field']:.2f}"
+    return (
+        table(header, rows) + f"\n\nThe constant mean field has r2_centred and cosine {floor}. "
+        "`with variance` is the correlation of length and spatial variance of the teacher's field."
+    )
+
+
+def training_speed() -> str:
+    """Whole steps on a named GPU."""
+    found = result("train_throughput")
+    rows = [
+        [
+            row["setting"],
+            row["preset"],
+            str(row["batch"]),
+            "1" if row["phase"] == 1 else "2 to 4",
+            f"{row['images_per_second']:,.0f}",
+            f"{row['steps_per_second']:.1f}",
+            f"{row['tflops']:.0f}",
+            f"{row['share_of_ceiling']:.0%}",
+        ]
+        for row in found["rows"]
+    ]
+    header = [
+        "",
+        "preset",
+        "batch",
+        "phase",
+        "img/s",
+        "steps/s",
+        "TFLOP/s",
+        "of a matrix product's",
+    ]
+    return (
+        f"Whole steps, optimizer and codebook included, on one {found['machine']['device']} "
+        "(bf16, DINOv3-S's shape; fields cached on the GPU, or the teacher online):\n\n"
+        + table(header, rows)
+    )
+
+
+def attention() -> str:
+    """The masked attention calls, PyTorch's kernels beside our own."""
+    found = result("attention")
+    rows = [
+        [
+            row["call"],
+            str(row["batch"]),
+            f"{row['queries']} x {row['keys']}",
+            f"{row['pytorch_forward_and_backward_ms']:.2f}",
+            f"{row['ours_forward_and_backward_ms']:.2f}",
+        ]
+        for row in found["rows"]
+    ]
+    header = ["forward and backward", "batch", "queries x keys", "PyTorch, ms", "strop, ms"]
+    return f"On one {found['machine']['device']}:\n\n{table(header, rows)}"
+
+
 def status() -> str:
     """The page of capabilities, each with its command, test, evidence and mark."""
     listed = tomllib.loads((DOCS / "status.toml").read_text(encoding="utf-8"))["capability"]
@@ -265,10 +398,16 @@ def speed() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "agreement": agreement,
+    "fast_preset": fast_preset,
+    "training_speed": training_speed,
+    "attention": attention,
     "loading": loading,
     "inspector": inspector,
     "rendering_cost": rendering_cost,
     "probe_protocols": probe_protocols,
+    "measures": measures,
+    "evaluation_speed": evaluation_speed,
+    "results": results,
     "teacher_quality": teacher_quality,
     "study_options": study_options,
     "erasure_cost": erasure_cost,
