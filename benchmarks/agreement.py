@@ -24,7 +24,7 @@ def main() -> None:
     dataset = open_dataset(arguments.data)
     images = [dataset[index].image for index in range(min(arguments.images, len(dataset)))]
     exact = strop.load(arguments.model, device="cpu").encode(images)
-    result = {"data": arguments.data, "images": len(images)}
+    result = {"data": dataset.name, "images": len(images)}
     for precision in ("bf16", "fp16", "fp32"):
         tokenizer = strop.load(arguments.model, device="cuda")
         tokenizer.precision = precision

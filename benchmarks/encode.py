@@ -1,7 +1,7 @@
 """Images per second from uint8 on the device: the teacher alone, and the whole `encode`.
 
-DINOv3-S's shape with random weights and STROP-S, 256 px. On a GPU both run in bf16 and compiled,
-on a CPU both in fp32 and eager; there only the ratio is worth quoting.
+DINOv3-S's shape with random weights and STROP-S, 256 px. On a GPU both run in half precision and
+compiled, on a CPU both in fp32 and eager; there only the ratio is worth quoting.
 """
 
 from __future__ import annotations

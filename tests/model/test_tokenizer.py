@@ -282,6 +282,14 @@ def test_fields_come_and_go_in_the_teachers_scale(make_tokenizer, images, tiny_t
 # Lengths on demand.
 
 
+def test_a_field_that_is_not_finite_is_refused(make_tokenizer, images):
+    tokenizer = make_tokenizer()
+    whole = copy.deepcopy(tokenizer.teacher)
+    whole.patch_tokens = lambda backbone, pixels: torch.full((len(pixels), 16, 192), torch.inf)
+    with pytest.raises(ModelError, match=r"not finite.*bf16"):
+        Tokenizer(tokenizer.config, teacher=whole).encode(images)
+
+
 def test_a_forced_length_is_obeyed_and_keeps_the_codes(tokenizer, images, program):
     for length in (1, 5, K, np.int64(7)):
         forced = tokenizer.encode(images, length=length)
