@@ -263,8 +263,14 @@ def draw_heat(
     """How much oftener than by chance each word and each of the most used codes share an image."""
     top = np.argsort(-bags.sum(axis=0), kind="stable")[:_SHOWN]
     top = top[bags[:, top].sum(axis=0) > 0]
-    labels = [word for name in held for word in vocabulary[name]]
-    blocks = [words.T @ bags[:, top] for words in held.values()]
+    there = {name: words.sum(axis=0) > 0 for name, words in held.items()}
+    labels = [
+        word
+        for name, known in there.items()
+        for word, seen in zip(vocabulary[name], known, strict=True)
+        if seen
+    ]
+    blocks = [words[:, there[name]].T @ bags[:, top] for name, words in held.items()]
     expected = [np.outer(b.sum(axis=1), b.sum(axis=0)) / max(b.sum(), 1) for b in blocks]
     # Half a count more of each keeps the logarithm of a rare code near zero.
     lift = np.log2((np.concatenate(blocks) + 0.5) / (np.concatenate(expected) + 0.5))
@@ -275,8 +281,8 @@ def draw_heat(
     axes.set_yticks(range(len(labels)), labels, size=8)
     axes.set_xticks(range(len(top)), top.tolist(), size=6.5, rotation=90)
     edge = -0.5
-    for name in list(held)[:-1]:
-        edge += len(vocabulary[name])
+    for block in blocks[:-1]:
+        edge += len(block)
         axes.axhline(edge, color="0.3", lw=0.8)
     figure.colorbar(drawn, ax=axes, label="log2 of seen over expected", pad=0.01)
     return figure
@@ -295,7 +301,7 @@ def draw_probes(probes: Mapping[str, Mapping[str, Any]]) -> Figure:
             axes.plot(value, place, "o", color=PALETTE[number], ms=5, label=label)
     axes.axvline(0.5, color="0.6", ls="--", lw=1)
     axes.set_yticks(range(len(probes)), list(probes))
-    axes.invert_yaxis()
+    axes.set_ylim(len(probes) - 0.4, -0.6)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 

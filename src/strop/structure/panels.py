@@ -64,8 +64,11 @@ def show_ids(axes: Axes, ids: Tensor, title: str = "", *, arbitrary: bool = Fals
 
     Ids that are `arbitrary` have none of the colours that stand for classes.
     """
-    shown = ids + len(PALETTE) + 1 if arbitrary else ids
-    axes.imshow(id_colours(shown.cpu().numpy()), interpolation="nearest")
+    from matplotlib import colormaps
+
+    numbers = ids.cpu().numpy()
+    colours = colormaps["copper"](numbers * _GOLDEN % 1) if arbitrary else id_colours(numbers)
+    axes.imshow(colours, interpolation="nearest")
     axes.set_axis_off()
     axes.set_title(title, size=9)
 
