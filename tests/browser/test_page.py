@@ -563,3 +563,16 @@ def test_the_api_page_describes_every_endpoint(visit):
     page = visit("api.html", wait=lambda page: expect(page.locator("h2").last).to_be_visible())
     titles = page.locator("h2").all_text_contents()
     assert {"POST /api/encode", "POST /api/erasure", "GET /api/codes/{code}"} <= set(titles)
+
+
+def test_the_visitor_may_choose_light_or_dark(visit):
+    paper = "getComputedStyle(document.body).backgroundColor"
+    page = visit(color_scheme="dark")
+    dark = page.evaluate(paper)
+    page.get_by_role("button", name="Light").click()
+    assert page.evaluate(paper) != dark
+    page.reload()
+    ready(page)
+    assert page.evaluate(paper) != dark
+    page.get_by_role("button", name="Dark").click()
+    assert page.evaluate(paper) == dark

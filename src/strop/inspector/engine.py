@@ -82,7 +82,7 @@ class Engine:
 
     def interpret(self, program: Program, *, batch: int = ROWS) -> Tensor:
         """Programs to fields `(B, S, d_enc)`, a portion at a time."""
-        rows = program.as_batch()
+        rows = program.as_batch().to(self.device)
         # All of one width, so that portions of different requests can be joined.
         room = self.config.max_length - rows.capacity
         if room > 0:

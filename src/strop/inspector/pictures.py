@@ -17,7 +17,7 @@ from strop.model.tokenizer import TokenizerConfig
 
 MAX_BYTES = 16 * 2**20
 """An image file may be this large."""
-MAX_PIXELS = 40_000_000
+MAX_PIXELS = 25_000_000
 """And decode to this many pixels."""
 FORMATS = ("PNG", "JPEG", "WEBP")
 """By what the bytes are, whatever they are called. Each tells its size before it is decoded."""

@@ -1,8 +1,5 @@
 // A page for the API, written from its OpenAPI description.
 
-const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-document.documentElement.dataset.theme = localStorage.getItem("theme") ?? (dark ? "dark" : "light");
-
 const spec = await (await fetch("/api/openapi.json")).json();
 
 function element(kind, text, ...children) {

@@ -1,0 +1,287 @@
+// From the state to the screen. Nothing here changes the state or asks the server.
+
+import { writeAddress } from "./address.js";
+import { drawChips, makeChip } from "./chips.js";
+import { drawCurve } from "./curve.js";
+import * as drawing from "./drawing.js";
+import * as programs from "./program.js";
+import { $, history, state } from "./state.js";
+
+export const chipAt = (k) => $("chips").children[k];
+
+const number = (value, digits = 3) =>
+  value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−");
+
+/** A sentence that says what went wrong; everything else stays as it is. */
+export function complain(error) {
+  $("sentence").textContent = error.message;
+  $("message").hidden = false;
+}
+
+export const hush = () => ($("message").hidden = true);
+
+/** For those who cannot see it change. */
+export const tell = (text) => ($("status").textContent = text);
+
+export function show() {
+  const { program } = state;
+  if (!program) return;
+  const { erasure, token, pair } = state;
+  drawChips($("chips"), program, { scores: erasure?.scores, token, pair });
+  showScores();
+  showLength();
+  showOverlay();
+  showToken();
+  showPair();
+  showPatch();
+  showSecond();
+  showChoices();
+  writeAddress(state);
+}
+
+export function showImage() {
+  const { image, source } = state;
+  $("image").hidden = !image;
+  $("no-image").hidden = Boolean(image);
+  if (!image) return;
+  $("image").src = drawing.pngAddress(image);
+  const { scene, name } = source;
+  $("image").alt = scene ? `Rendered scene of ${scene.objects} objects` : name;
+}
+
+function showScores() {
+  const { program, result } = state;
+  $("r2").textContent = number(result?.scores?.r2);
+  $("r2-centred").textContent = number(result?.scores?.r2_centred);
+  $("cosine").textContent = number(result?.scores?.cosine);
+  $("length-shown").textContent = `${program.length} of ${program.codes.length}`;
+  $("bits").textContent = Math.round(program.length * Math.log2(program.codebook_size));
+}
+
+export function showLength() {
+  const { program, predicted, curve, accepted, result } = state;
+  const capacity = program.codes.length;
+  const told = predicted ? `, predicted ${predicted}` : "";
+  $("length").max = capacity;
+  $("length").value = program.length;
+  $("length").setAttribute("aria-valuetext", `${program.length} of ${capacity} codes${told}`);
+  const scores = accepted === program ? result?.scores : null;
+  drawCurve($("curve"), { curve, length: program.length, predicted, capacity, scores });
+}
+
+function showChoices() {
+  const pressed = (id, is) => $(id).setAttribute("aria-pressed", is);
+  $("undo").disabled = !history.past.length;
+  $("redo").disabled = !history.future.length;
+  $("reset").disabled = programs.same(state.program, state.encoded);
+  pressed("click-erase", !state.clickSelects);
+  pressed("click-select", state.clickSelects);
+  pressed("pca", state.view === "pca");
+  pressed("clusters", state.view === "clusters");
+  $("clusters").disabled = !state.image;
+  $("k-label").hidden = state.view !== "clusters";
+  $("k").value = state.k;
+}
+
+/** Preview, fields and error of the last result. */
+export async function showFields() {
+  const { result, clusters, view } = state;
+  if (!result) return;
+  $("preview").hidden = !result.preview;
+  if (result.preview) $("preview").src = drawing.pngAddress(result.preview);
+  $("preview-caption").textContent = result.preview ? "Preview" : "No decoder, no preview";
+  if (result.error) {
+    const top = drawing.largest(result.error);
+    drawing.paintHeat($("error"), result.error, top);
+    $("error-shown").textContent = `up to ${number(top, 2)}`;
+  } else {
+    drawing.clear($("error"));
+    $("error-shown").textContent = "";
+  }
+  if (view === "clusters" && clusters) {
+    drawing.paintClusters($("teacher"), clusters.teacher);
+    drawing.paintClusters($("field"), clusters.interpreted);
+    return;
+  }
+  await drawing.paintPng($("field"), result.field);
+  if (result.teacher) await drawing.paintPng($("teacher"), result.teacher);
+  else drawing.clear($("teacher"));
+}
+
+/** Which map lies over the image: the synergy of a pair, or what one token holds up. */
+function shownMap() {
+  const { pair, synergy, hover, erasure, program } = state;
+  const token = hover ?? state.token;
+  if (pair.length === 2 && synergy && (hover === null || pair.includes(hover))) {
+    return { rows: synergy.map, name: `Synergy of ${pair[0]} and ${pair[1]}`, diverging: true };
+  }
+  if (token === null || !programs.isActive(program, token)) return null;
+  const rows = erasure?.maps[token];
+  if (!rows || rows[0][0] === null) return null;
+  return { rows, name: `Held up by token ${token}`, diverging: false };
+}
+
+export function showOverlay() {
+  const shown = shownMap();
+  const canvas = $("overlay");
+  canvas.hidden = $("legend").hidden = !shown;
+  canvas.dataset.map = shown?.name ?? "";
+  $("image-caption").textContent = shown?.name ?? state.source?.name ?? "Image";
+  if (shown) {
+    const top = drawing.largest(shown.rows);
+    if (shown.diverging) drawing.paintDiverging(canvas, shown.rows, top);
+    else drawing.paintHeat(canvas, shown.rows, top, true);
+    drawing.paintScale($("scale"), shown.diverging);
+    $("low").textContent = shown.diverging ? number(-top) : "0";
+    $("high").textContent = number(top);
+  }
+  showCursor();
+}
+
+/** The frame around the chosen patch, or the one the arrow keys are at. */
+export function showCursor() {
+  const { grid } = state.model;
+  const chosen = state.patch ?? (document.activeElement === $("patches") ? state.cursor : null);
+  const frame = $("frame");
+  frame.hidden = chosen === null;
+  frame.style.setProperty("--column", (chosen % grid) / grid);
+  frame.style.setProperty("--row", Math.floor(chosen / grid) / grid);
+  frame.style.setProperty("--size", 1 / grid);
+}
+
+export function showToken() {
+  const { program, token } = state;
+  const shown = state.hover ?? token;
+  $("edit").hidden = token === null;
+  $("token-title").textContent = shown === null ? "Token" : `Token ${shown}`;
+  if (shown !== null) $("token-told").textContent = describe(shown);
+  if (token === null) return;
+  if (document.activeElement !== $("code")) $("code").value = program.codes[token];
+  $("erase").textContent = programs.isErased(program, token) ? "Restore" : "Erase";
+  $("erase").disabled = token >= program.length;
+  $("earlier").disabled = token === 0 || token >= program.length;
+  $("later").disabled = token >= program.length - 1;
+}
+
+function describe(k) {
+  const { program, erasure } = state;
+  const code = `Code ${program.codes[k]}`;
+  if (k >= program.length) return `${code}, past the length. A click reaches for it.`;
+  if (programs.isErased(program, k)) return `${code}, erased. A click restores it.`;
+  const score = erasure?.scores[k];
+  if (score === undefined) return code;
+  if (score === null) return `${code}, the only one left.`;
+  const better = erasure.scores.filter((other) => other > score).length;
+  const rank = better ? `rank ${better + 1}` : "the most";
+  return `${code}, holds up ${number(score)} of the field, ${rank} of ${program.length}.`;
+}
+
+function showPair() {
+  const { pair, synergy, program } = state;
+  const [first, second] = pair;
+  $("pair-tools").hidden = second === undefined;
+  if (first === undefined) {
+    $("pair-told").textContent = "Shift-click two codes, or press Space on them, for their synergy.";
+  } else if (second === undefined) {
+    $("pair-told").textContent = `Token ${first} and … select another.`;
+  } else {
+    const active = pair.every((k) => programs.isActive(program, k));
+    const told = synergy ? `synergy ${number(synergy.score, 4)}.` : active ? "…" : "not both active.";
+    $("pair-told").textContent = `Tokens ${first} and ${second}: ${told}`;
+  }
+}
+
+function showPatch() {
+  const { patch, erasure, program, model } = state;
+  if (patch === null) {
+    $("patch-told").textContent = "Click the image to ask which tokens hold a patch up.";
+    $("ranking").replaceChildren();
+    return;
+  }
+  const [row, column] = [Math.floor(patch / model.grid), patch % model.grid];
+  $("patch-told").textContent = `Row ${row}, column ${column} is held up by`;
+  const ranked = (erasure?.maps ?? [])
+    .map((map, k) => ({ k, share: map[row][column] }))
+    .filter(({ k, share }) => share !== null && programs.isActive(program, k))
+    .sort((a, b) => b.share - a.share)
+    .slice(0, 6);
+  $("ranking").replaceChildren(...ranked.map((entry) => rankedToken(entry, ranked[0].share)));
+}
+
+function rankedToken({ k, share }, top) {
+  const code = state.program.codes[k];
+  const chip = makeChip(code, k);
+  chip.setAttribute("aria-label", `Token ${k}, code ${code}`);
+  const bar = labelled("bar", "");
+  bar.style.setProperty("--share", top > 0 ? share / top : 0);
+  const item = document.createElement("li");
+  item.append(chip, labelled("quiet", `token ${k}`), bar, labelled("number", number(share)));
+  return item;
+}
+
+function labelled(kind, text) {
+  const made = document.createElement("span");
+  made.className = kind;
+  made.textContent = text;
+  return made;
+}
+
+function showSecond() {
+  const { second, token } = state;
+  if (!second) return;
+  $("second-told").textContent =
+    token === null
+      ? "Choose a token above, then a code here."
+      : `Click a code to put it at token ${token}.`;
+}
+
+/** The second image and its codes, which do not change until another one comes. */
+export function showDonor() {
+  const { image, program } = state.second;
+  $("second-image").hidden = false;
+  $("second-image").src = drawing.pngAddress(image);
+  const chips = program.codes.slice(0, program.length).map(makeChip);
+  for (const chip of chips) chip.setAttribute("aria-label", `Transplant code ${chip.textContent}`);
+  $("donor-chips").replaceChildren(...chips);
+}
+
+export function showCodePage(page) {
+  const { code, count, encoded, total, appearances } = page;
+  const times = count === 1 ? "once" : `${count} times`;
+  const still = encoded < total ? ` (${total - encoded} more are being encoded)` : "";
+  const some = count > appearances.length ? ` The first ${appearances.length}:` : "";
+  $("code-title").textContent = `Code ${code}`;
+  $("code-told").textContent = `Active ${times} in ${encoded} images${still}.${some}`;
+  $("appearances").replaceChildren(...appearances.map(appearance));
+  $("code-page").showModal();
+}
+
+function appearance({ name, thumbnail, position, length, map }) {
+  const image = new Image();
+  image.src = `data:image/webp;base64,${thumbnail}`;
+  image.alt = name;
+  const canvas = document.createElement("canvas");
+  canvas.ariaHidden = "true";
+  drawing.paintHeat(canvas, map, drawing.largest(map), true);
+  const square = document.createElement("div");
+  square.className = "square";
+  square.append(image, canvas);
+  const item = document.createElement("li");
+  item.append(square, labelled("", `${name}, token ${position} of ${length}`));
+  return item;
+}
+
+export function showFacts() {
+  const { model } = state;
+  const { name, image_size, grid, max_length, codebook_size, teacher } = model;
+  $("facts").textContent =
+    `${name} · ${image_size} px · ${grid} × ${grid} patches · ` +
+    `up to ${max_length} of ${codebook_size} codes · teacher ${teacher}`;
+  $("objects").min = model.min_objects;
+  $("objects").max = model.max_objects;
+}
+
+export function showSliders() {
+  $("objects-shown").textContent = $("objects").value;
+  $("seed-shown").textContent = $("seed").value;
+}

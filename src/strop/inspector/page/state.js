@@ -1,0 +1,32 @@
+// Everything the page knows, in one place.
+
+import { History } from "./program.js";
+
+export const $ = (id) => document.getElementById(id);
+
+export const history = new History();
+
+export const state = {
+  model: null,
+  source: null, //    { scene } or { name }; null for a program without its image
+  image: null, //     the model's square, a PNG in base64
+  encoded: null, //   the program as it came
+  predicted: null, // its length, if the model chose it
+  program: null, //   the program as it is shown
+  accepted: null, //  the last one the server understood
+  result: null, //    its field, preview and scores
+  curve: null,
+  erasure: null,
+  synergy: null,
+  clusters: null,
+  view: "pca", //     or "clusters"
+  k: 6, //            how many clusters
+  token: null, //     the current position
+  hover: null, //     the position under the pointer
+  pair: [],
+  patch: null, //     row * grid + column
+  cursor: 0, //       the patch the arrow keys are at
+  codePage: null,
+  second: null, //    { image, program }
+  clickSelects: matchMedia("(pointer: coarse)").matches, // a finger cannot hover
+};
