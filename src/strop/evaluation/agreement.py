@@ -57,11 +57,12 @@ class Agreement:
 
     def _figures(self) -> dict[str, tuple[Statistic, tuple[Array, ...]]]:
         """Each figure as a function of rows of images."""
-        fields = (self.residual, self.square, self.channels)
+        plain = (self.residual, self.square, self.channels.mean(axis=1))
+        centred = (self.residual, self.square, self.channels)
         return {
             "cosine": (lambda cosine: float(cosine.mean()), (self.cosine,)),
-            "r2": (partial(_r2, self.size), fields),
-            "r2_centred": (partial(_r2_centred, self.size), fields),
+            "r2": (partial(_r2, self.size), plain),
+            "r2_centred": (partial(_r2_centred, self.size), centred),
             "rmse": (lambda error: float(np.sqrt(error.mean() / self.size)), (self.residual,)),
         }
 
@@ -86,8 +87,8 @@ def agree(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
     )
 
 
-def _r2(size: int, residual: Array, square: Array, channels: Array) -> float:
-    return _explained(residual, _total(size, square, channels), square)
+def _r2(size: int, residual: Array, square: Array, means: Array) -> float:
+    return _explained(residual, _total(size, square, means), square)
 
 
 def _r2_centred(size: int, residual: Array, square: Array, channels: Array) -> float:
@@ -96,8 +97,8 @@ def _r2_centred(size: int, residual: Array, square: Array, channels: Array) -> f
     return _explained(residual, total, square)
 
 
-def _total(size: int, square: Array, channels: Array) -> float:
-    return float(square.sum() - len(square) * size * channels.mean() ** 2)
+def _total(size: int, square: Array, means: Array) -> float:
+    return float(square.sum() - len(square) * size * means.mean() ** 2)
 
 
 def _explained(residual: Array, total: float, square: Array) -> float:

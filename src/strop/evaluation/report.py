@@ -65,29 +65,30 @@ def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False
     folder = Path(out)
     parts = read_runs(runs)
     for number, part in enumerate(parts):
-        _copy_picture(part, folder / "figures", number)
+        _copy_pictures(part, folder / "figures", number)
     blocks = [Heading("Evaluation", 1), *report_blocks(parts)]
     pages = {"report.md": to_markdown(blocks, folder), "report.html": to_html(blocks)}
     if latex:
         pages["report.tex"] = to_latex(blocks, folder)
     for name, text in pages.items():
         write_text(folder / name, text)
-    plain = [{key: part[key] for key in part if key != "picture"} for part in parts]
+    plain = [{key: part[key] for key in part if key != "pictures"} for part in parts]
     content = {"parts": plain, "paper": compare(parts)}
     write_json(folder / "report.json", "report", 1, content)
     return [folder / name for name in (*pages, "report.json")]
 
 
-def _copy_picture(part: Part, folder: Path, number: int) -> None:
-    """Bring the picture of a part to where the page lies."""
-    if part["picture"].is_file():
+def _copy_pictures(part: Part, folder: Path, number: int) -> None:
+    """Bring the pictures of a part to where the page lies."""
+    copies = {picture: folder / f"{number:02d}-{picture.name}" for picture in part["pictures"]}
+    for picture, copy in copies.items():
         folder.mkdir(parents=True, exist_ok=True)
-        copy = folder / f"{number:02d}-{part['picture'].name}"
-        part["picture"] = Path(shutil.copyfile(part["picture"], copy))
+        shutil.copyfile(picture, copy)
+    part["pictures"] = list(copies.values())
 
 
 def read_runs(runs: Sequence[PathLike]) -> list[Part]:
-    """All parts of all runs, by model and suite; each knows the path of its `picture`."""
+    """All parts of all runs, by model and suite; each knows the paths of its `pictures`."""
     parts: list[Part] = []
     for run in map(Path, runs):
         found = [path for name in SUITES for path in sorted(run.glob(f"*/{name}.json"))]
@@ -97,7 +98,11 @@ def read_runs(runs: Sequence[PathLike]) -> list[Part]:
                 "Give folders that `strop eval` wrote.",
             )
         parts += [
-            {**read_json(path, KIND, FORMAT), "picture": path.with_suffix(".png")} for path in found
+            {
+                **read_json(path, KIND, FORMAT),
+                "pictures": sorted(path.parent.glob(f"{path.stem}*.png")),
+            }
+            for path in found
         ]
     models = list(dict.fromkeys(part["model"]["fingerprint"] for part in parts))
     suites = list(SUITES)
@@ -227,8 +232,8 @@ def _suite(suite: str, parts: list[Part]) -> Iterator[Block]:
             yield from _baselines(part)
         if lengths := part.get("lengths") if "representations" in part else None:
             yield from _at_lengths(part, lengths, columns)
-        if part["picture"].is_file():
-            yield Picture(part["picture"], f"{suite.capitalize()}: {_label(part)}")
+        for picture in part["pictures"]:
+            yield Picture(picture, f"{suite.capitalize()}: {_label(part)}")
 
 
 def _mean_rows(parts: list[Part], columns: list[str]) -> Iterator[list[str]]:

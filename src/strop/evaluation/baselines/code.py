@@ -14,6 +14,8 @@ _CHUNK = 256
 class Code:
     """A fitted code: `interpret` writes fields (B, S, d_enc) as codes and reads them back.
 
+    What it gives is on the device that it was fitted on.
+
     bits     what one image costs, at most the budget
     setting  how the bits are spent, in words
     """
@@ -26,4 +28,5 @@ class Code:
     def pairs(self, fields: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """What it makes of fields (n, S, d_enc), beside them, chunk by chunk."""
         for chunk in fields.split(_CHUNK):
-            yield self.interpret(chunk), chunk
+            made = self.interpret(chunk)
+            yield made, chunk.to(made.device)

@@ -51,7 +51,7 @@ def fit_baselines(
             name="mean-field",
             bits=0.0,
             setting="the mean over the fitted images at each location",
-            interpret=lambda chunk: mean.to(chunk.device).expand(chunk.shape),
+            interpret=lambda chunk: mean.expand(chunk.shape),
         ),
         *best(kmeans(fitted, bits, seed=seed)),
         *best(pca(fitted, choosing, bits)),
@@ -60,11 +60,7 @@ def fit_baselines(
 
 
 def _uncentred(code: Code, mean: Tensor) -> Code:
-    def interpret(chunk: Tensor) -> Tensor:
-        made = code.interpret(chunk.to(mean) - mean) + mean
-        return made.to(chunk.device)
-
-    return replace(code, interpret=interpret)
+    return replace(code, interpret=lambda chunk: code.interpret(chunk.to(mean) - mean) + mean)
 
 
 def _error(code: Code, fields: Tensor) -> float:

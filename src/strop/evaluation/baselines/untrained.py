@@ -47,14 +47,11 @@ def untrained(
     ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
     readout = torch.linalg.solve(gram + ridge, (x.T @ y).double()).float()
 
-    def interpret(chunk: Tensor) -> Tensor:
-        return (mean + (guess(chunk) - guessed) @ readout).to(chunk.device)
-
     return [
         Code(
             name="random",
             bits=length * math.log2(config.quantizer.codes),
             setting=f"{length} codes of an untrained tokenizer, linear read-out",
-            interpret=interpret,
+            interpret=lambda chunk: mean + (guess(chunk) - guessed) @ readout,
         )
     ]
