@@ -93,6 +93,26 @@ def test_fields_that_hold_the_depth_give_the_depth():
     assert scores["values"]["delta1"] == 100
 
 
+def test_what_only_the_order_tells_is_told_by_the_sequence_reader_alone():
+    # Every image has the same four codes; its class is the code that comes first.
+    random = torch.Generator().manual_seed(0)
+    order = torch.stack([torch.randperm(CLASSES, generator=random) for _ in range(400)])
+    codes = Tokens(torch.eye(CLASSES)[order], torch.ones(400, CLASSES, dtype=torch.bool))
+    labels = torch.eye(CLASSES)[order[:, 0]] > 0
+    task = labels_task(labels[:300], labels[300:])
+    found = {
+        name: run(task, tokens[:300], tokens[300:], sequence=sequence)[0]["values"]["map"]
+        for name, tokens, sequence in (
+            ("set", codes, False),
+            ("sequence", codes, True),
+            ("shuffled", codes.shuffled(1), True),
+        )
+    }
+    assert found["sequence"] > 95
+    assert found["set"] == pytest.approx(25, abs=10)
+    assert found["shuffled"] == pytest.approx(25, abs=10)
+
+
 # Hopeless features.
 
 

@@ -110,7 +110,10 @@ class QueryReader(nn.Module):
 
 
 class SequenceReader(nn.Module):
-    """A small transformer reads the codes in order, each seeing its prefix; queries read it."""
+    """A small transformer reads the codes in order, each seeing its prefix; then as `QueryReader`.
+
+    What it makes of the codes lies on the unit sphere, as they do.
+    """
 
     def __init__(self, width: int, length: int, locations: int, head: Head) -> None:
         super().__init__()
@@ -119,20 +122,18 @@ class SequenceReader(nn.Module):
         self.embed = nn.Linear(width, self.width)
         self.positions = nn.Parameter(torch.empty(length, self.width))
         self.layers = nn.ModuleList(InterpreterLayer(*size) for _ in range(head.sequence_depth))
-        self.queries = nn.Parameter(torch.empty(locations, self.width))
-        self.read = InterpreterLayer(*size)
-        initialise(self, self.positions, self.queries)
+        initialise(self, self.positions)
+        self.read = QueryReader(self.width, locations, head)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Tokens of B images to (B, S, d)."""
         length = tokens.vectors.shape[1]
+        # Inactive tokens come last, so no active one has them in its prefix.
         prefix = torch.ones(length, length, dtype=torch.bool, device=tokens.active.device).tril()
         x = self.embed(tokens.vectors.float()) + self.positions[:length]
         for layer in self.layers:
-            # Inactive tokens come last, so no active one has them in its prefix.
             x = layer(x, None, prefix)
-        queries = self.queries.expand(len(x), -1, -1)
-        return self.read(queries, x, tokens.active[:, None, None, :])
+        return self.read(Tokens(F.normalize(x, dim=-1), tokens.active))
 
 
 class Probe(nn.Module):
