@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 from planted import BLOCK, SHARED
 
+from strop.errors import ProgramError
 from strop.structure import synergy
 from strop.structure.counterfactual import erasure_maps, pair_erasure, rows_within
 
@@ -66,6 +69,12 @@ def test_a_pair_that_is_all_there_is_has_no_map(planted, planted_encoded):
     assert maps[0].isnan().all()
     assert not maps[1].isnan().any()
     assert not len(synergy.draw_pairs(program[:1], 0, 0)), "so it is not drawn"
+
+
+def test_programs_too_short_for_pairs_are_refused(planted, planted_encoded, job):
+    short = replace(planted_encoded, program=planted_encoded.program.truncate(2))
+    with pytest.raises(ProgramError, match="three tokens"):
+        synergy.run(planted, short, synergy.Options(), job)
 
 
 def test_choosing_the_strongest_gains_nothing_where_nothing_is():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from strop.data.record import VOID
+from strop.errors import ProgramError
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes, show_image
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
@@ -61,14 +64,17 @@ class Pairs:
 def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> Findings:
     """Synergy of active pairs, of the strongest among them, and of pairs with an inactive token."""
     program = encoded.program
+    drawn = draw_pairs(program, options.pairs, options.seed)
+    controls = draw_inactive(program, options.pairs, options.seed)
+    if not len(drawn):
+        raise ProgramError(
+            "No program of these images has three tokens, so none has a pair to lose.",
+            "Use a model that writes longer programs, or images that hold more.",
+        )
     batch = rows_within(tokenizer, options.memory)
     maps = erasure_maps(tokenizer, program, job.watch)
-    active = measure(
-        tokenizer, program, maps, draw_pairs(program, options.pairs, options.seed), batch, job
-    )
-    inactive = measure(
-        tokenizer, program, maps, draw_inactive(program, options.pairs, options.seed), batch, job
-    )
+    active = measure(tokenizer, program, maps, drawn, batch, job)
+    inactive = measure(tokenizer, program, maps, controls, batch, job)
     comparisons = {
         "active pairs against inactive tokens": _compare(
             _by_image(active.index, np.abs(active.scores)),
@@ -147,22 +153,32 @@ def draw_inactive(program: Program, count: int, seed: int) -> Tensor:
     return torch.cat(drawn) if drawn else torch.zeros(0, 3, dtype=torch.int64)
 
 
+def synergy_maps(
+    tokenizer: Tokenizer, program: Program, maps: Tensor, index: Tensor, batch: int = 256
+) -> Iterator[Tensor]:
+    """`Syn_ij` of pairs `(P, 3)`, in chunks of at most `batch`: `(n, S)` each.
+
+    maps `(B, K, h, w)` are those of erasing one token.
+    """
+    alone = maps.flatten(2)
+    for part, together in pair_erasure(tokenizer, program, index, batch=batch):
+        row, i, j = part.cpu().unbind(dim=1)
+        yield together.cpu() - alone[row, i] - alone[row, j]
+
+
 def measure(
     tokenizer: Tokenizer, program: Program, maps: Tensor, index: Tensor, batch: int, job: Job
 ) -> Pairs:
     """Scores of pairs; their maps are summed up chunk by chunk and not kept."""
-    alone = maps.flatten(2)
     grid = tokenizer.config.grid
     board = (torch.arange(grid)[:, None] + torch.arange(grid)).flatten() % 2 == 0
     halves: list[Tensor] = []
     done = 0
-    for part, together in pair_erasure(tokenizer, program, index, batch=batch):
-        row, i, j = part.cpu().unbind(dim=1)
-        synergy = together.cpu() - alone[row, i] - alone[row, j]
+    for synergy in synergy_maps(tokenizer, program, maps, index, batch):
         halves.append(
             torch.stack([synergy[:, board].mean(dim=1), synergy[:, ~board].mean(dim=1)], dim=1)
         )
-        done += len(part)
+        done += len(synergy)
         job.watch("pairs", done, len(index))
     both = torch.cat(halves).double().numpy() if halves else np.zeros((0, 2))
     share = board.double().mean().item()
@@ -220,9 +236,7 @@ def map_overlap(
 ) -> tuple[Array, Array]:
     """How well the upper half of each pair's synergy map covers one mask segment: best IoU."""
     row = index[:, 0]
-    together = torch.cat([found.cpu() for _, found in pair_erasure(tokenizer, program, index)])
-    alone = maps.flatten(2)
-    synergy = together - alone[row, index[:, 1]] - alone[row, index[:, 2]]
+    synergy = torch.cat(list(synergy_maps(tokenizer, program, maps, index)))
     covered = (synergy >= synergy.amax(dim=1, keepdim=True) / 2).double()
     inside = torch.einsum("ns,nsc->nc", covered, shares[row])
     union = inside.sum(dim=1, keepdim=True) + shares[row].sum(dim=1) - inside
@@ -260,17 +274,16 @@ def draw_pairs_figure(
         image = encoded.records.images[row]
         show_image(figure.add_subplot(cells[line, 0]), image)
         if masks is not None:
-            show_ids(figure.add_subplot(cells[line, 1]), masks[row], "mask")
+            mask = torch.where(masks[row] == VOID, NOBODY, masks[row])
+            show_ids(figure.add_subplot(cells[line, 1]), mask, "mask")
         mine = (pairs.index[:, 0] == row).nonzero()[:, 0]
         best = mine[torch.from_numpy(pairs.scores)[mine].argsort(descending=True)][:_SHOWN]
-        chosen = pairs.index[best].clone()
-        chosen[:, 0] = 0
-        found = torch.cat([m for _, m in pair_erasure(tokenizer, encoded.program[[row]], chosen)])
-        for column, (pair, together) in enumerate(zip(chosen, found.cpu(), strict=True)):
-            _, i, j = pair.tolist()
-            synergy = together.view(grid, grid) - maps[row, i] - maps[row, j]
+        chosen = pairs.index[best] * torch.tensor([0, 1, 1])  # of a batch of this row alone
+        found = synergy_maps(tokenizer, encoded.program[[row]], maps[[row]], chosen)
+        for column, (pair, synergy) in enumerate(zip(chosen, torch.cat(list(found)), strict=True)):
             axes = figure.add_subplot(cells[line, columns - _SHOWN + column])
-            show_signed(axes, image, synergy, f"#{i} and #{j}\n{synergy.mean():+.4f}")
+            title = f"#{pair[1]} and #{pair[2]}\n{synergy.mean():+.4f}"
+            show_signed(axes, image, synergy.view(grid, grid), title)
     return figure
 
 
