@@ -62,7 +62,8 @@ def write_part(folder, kind="voc", suite="alignment", *, variant="strop-s-dinov3
         "config": to_dict(load_preset(variant).model),
         "about": {"data": "coco:/secret/place?split=train"},
     }
-    run = Run(folder=Path(folder), model=model, settings={"seed": 0, "protocol": "paper"})
+    settings = {suite: {"seed": 0, "protocol": "paper"}}
+    run = Run(folder=Path(folder), model=model, settings=settings)
     spec = "scenes:?n=7" if kind == "scenes" else f"{kind}:/secret/place?split={split}"
     source = Source(spec=spec, data=None, train_spec=spec)
     values = {"values": dict(ALIGNED)} if suite == "alignment" else {}

@@ -107,6 +107,15 @@ def test_the_seed_is_part_of_a_run(finished, tokenizer, folders, no_work):
         evaluate(tokenizer, [val], out, suites=["rate"], train=[train], seed=1)
 
 
+def test_what_was_measured_without_weights_does_not_pass_for_the_whole(
+    finished, tokenizer, folders, tmp_path, no_work
+):
+    out, _ = finished
+    val, train = folders
+    with pytest.raises(ConfigError, match="another lpips weights"):
+        evaluate(tokenizer, [val], out, suites=["pixels"], train=[train], lpips=tmp_path / "any")
+
+
 def test_another_model_does_not_go_on_with_a_run(finished, make_tokenizer, folders, no_work):
     out, _ = finished
     val, train = folders

@@ -154,7 +154,8 @@ def evaluate_adapter(
             check_data(name, source)
     about = {"bits": adapter.bits, "taps": adapter.taps}
     model = {"name": adapter.name, "fingerprint": adapter.name, "config": {}, "about": about}
-    run = Run(folder=Path(out), model=model, settings={"seed": seed, "protocol": PAPER.name})
+    settings = {name: {"seed": seed, "protocol": PAPER.name} for name in names}
+    run = Run(folder=Path(out), model=model, settings=settings)
     parts: list[Part | None] = []
     for source in sources:
         waiting = [name for name in names if run.finished(source, name) is None]

@@ -73,12 +73,12 @@ class Run:
     """The folder of a model's parts.
 
     model     name, fingerprint, config and about
-    settings  what, besides model and data, makes another part: seed and protocol
+    settings  by suite, what besides model and data makes another part: the seed, say
     """
 
     folder: Path
     model: dict[str, Any]
-    settings: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
 
     def finished(self, source: Source, suite: str) -> Part | None:
         """The part if it is there; `ConfigError` if it is of another model or setting."""
@@ -89,7 +89,7 @@ class Run:
         pairs = {
             "model": (part["model"]["fingerprint"], self.model["fingerprint"]),
             "teacher": (_teacher(part["model"]), _teacher(self.model)),
-            **{name: (part.get(name), value) for name, value in self.settings.items()},
+            **{name: (part.get(name), value) for name, value in self.settings[suite].items()},
         }
         for what, (found, wanted) in pairs.items():
             if found != wanted:
@@ -108,7 +108,7 @@ class Run:
             "model": self.model,
             "data": source.spec,
             "train": source.train_spec,
-            **self.settings,
+            **self.settings[suite],
             **_plain(result),
             "seconds": seconds,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),

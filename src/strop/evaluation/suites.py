@@ -92,7 +92,13 @@ def evaluate(
         "config": to_dict(tokenizer.config),
         "about": tokenizer.about,
     }
-    run = Run(folder=Path(out), model=model, settings={"seed": seed, "protocol": protocol})
+    settings: dict[str, dict[str, Any]] = {
+        suite: {"seed": seed, "protocol": protocol} for suite in SUITES
+    }
+    settings["pixels"]["lpips_weights"] = lpips is not None
+    for suite in ("segmentation", "depth"):
+        settings[suite]["probe_lengths"] = list(probe_lengths)
+    run = Run(folder=Path(out), model=model, settings=settings)
     for source, suite in plan:
         run.finished(source, suite)  # one of another model is told now
     _ = tokenizer.teacher  # so is one that cannot be loaded
