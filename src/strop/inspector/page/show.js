@@ -132,8 +132,9 @@ export function showOverlay() {
     if (shown.diverging) drawing.paintDiverging(canvas, shown.rows, top);
     else drawing.paintHeat(canvas, shown.rows, top, true);
     drawing.paintScale($("scale"), shown.diverging);
-    $("low").textContent = shown.diverging ? number(-top) : "0";
-    $("high").textContent = number(top);
+    const end = top.toPrecision(2);
+    $("low").textContent = shown.diverging ? `−${end}` : "0";
+    $("high").textContent = end;
   }
   showCursor();
 }
