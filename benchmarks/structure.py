@@ -18,6 +18,8 @@ from strop.structure.study import FORMAT, run_study
 
 PICTURES = RESULTS.parents[1] / "docs" / "images" / "structure"
 WIDEST = 1300  # pixels
+# Figures that hold images of the data; only rendered scenes are ours to publish.
+PICTURED = ("teaser", "pairs", "dictionary", "regions")
 
 ALL = ("erasure", "synergy", "codes", "readouts", "complexity", "contingency", "controls")
 SETS = {
@@ -61,12 +63,14 @@ def keep(folder: Path, study: str, kind: str, model: str, private: str) -> None:
         "machine": machine(),
     }
     write_json(RESULTS / "structure" / f"{study}-{kind}.json", "study", FORMAT, found)
-    for path in sorted(folder.glob(f"{study}-*.png")):
+    for figure in found["figures"]:
+        if kind != "scenes" and figure in PICTURED:
+            continue
+        path = folder / f"{study}-{figure}.png"
         picture = Image.open(path).convert("RGB")
         if picture.width > WIDEST:
             size = (WIDEST, round(picture.height * WIDEST / picture.width))
             picture = picture.resize(size, Image.Resampling.LANCZOS)
-        figure = path.stem.removeprefix(f"{study}-")
         with atomic_path(PICTURES / f"{study}-{kind}-{figure}.png") as temporary:
             picture.quantize(128).save(temporary, optimize=True)
 

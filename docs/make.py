@@ -237,8 +237,10 @@ def study(name: str) -> str:
     for each in found["tables"]:
         rows = [[cell(value) for value in row] for row in each["rows"]]
         parts.append(f"**{each['title']}**\n\n{table(each['header'], rows)}")
-    for path in sorted((DOCS / "images" / "structure").glob(f"{name}-*.png")):
-        parts.append(f"![{path.stem}](images/structure/{path.name})")
+    for figure in found.get("figures", []):
+        path = f"images/structure/{name}-{figure}.png"
+        if (DOCS / path).is_file():
+            parts.append(f"![{name}, {figure}]({path})")
     return "\n\n".join(parts)
 
 

@@ -250,7 +250,8 @@ def write_findings(out: PathLike, setting: Mapping[str, Any], findings: Findings
     parts = [f"# {name}", about, *(table.markdown() for table in findings.tables)]
     write_text(folder / f"{name}.md", "\n\n".join([*parts, *pictures, *pages, *findings.notes, ""]))
     tables = [to_dict(table) for table in findings.tables]
-    payload = {**setting, **findings.numbers, "tables": tables, "notes": list(findings.notes)}
+    shown = {"tables": tables, "figures": list(findings.figures), "notes": list(findings.notes)}
+    payload = {**setting, **findings.numbers, **shown}
     write_json(folder / f"{name}.json", "study", FORMAT, _finite(payload))
 
 
