@@ -44,10 +44,12 @@ PRIOR = "transformer"
 class Options:
     """What is learnt from, and for how long.
 
-    pairs     spec of the images to learn from; without one, all but the last `test_share`
-    epochs    how often the prior sees each program
-    samples   programs drawn from the prior
+    pairs       spec of the images to learn from; without one, the data is split
+    test_share  of the data that is then tested on
+    epochs      how often the prior sees each program
+    samples     programs drawn from the prior
     width, depth  size of the prior
+    seed        of everything random
     """
 
     pairs: str = ""

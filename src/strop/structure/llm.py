@@ -31,6 +31,7 @@ class Options:
     think     ask for reasoning in <think> tags first
     scenes    scenes to be read: the last ones of the data
     shots     examples in the prompt, drawn once from all other scenes
+    seed      of the examples
     """
 
     base_url: str = ""

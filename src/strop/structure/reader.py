@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 class Options:
     """What the reader learns from, and for how long.
 
-    pairs       spec of the scenes to learn from, such as scenes:?n=20000&seed=5; without one, all
-                but the last `test_share` of the data
+    pairs       spec of the scenes to learn from, such as scenes:?n=20000&seed=5; without one, the
+                data is split
+    test_share  of the data that is then tested on
     epochs      how often each pair is seen
     curve       readers trained for the learning curve, each on a quarter of the one before
     width, depth  size of the reader
+    seed        of everything random
     """
 
     pairs: str = ""

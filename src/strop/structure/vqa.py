@@ -41,10 +41,12 @@ The answer only. No prose.{think}"""
 class Options:
     """What is learnt from, and for how long; and an endpoint, if a language model is to be asked.
 
-    pairs       spec of the scenes to learn from; without one, all but the last `test_share`
+    pairs       spec of the scenes to learn from; without one, the data is split
+    test_share  of the data that is then tested on
     epochs      how often the reader sees each pair
     rounds      how often a head sees each question, of which every pair has a few
     width, depth  size of the reader
+    seed        of everything random
     base_url, model, key_env, think  as for the llm study
     scenes      scenes that the language model is asked about
     shots       examples in its prompt
