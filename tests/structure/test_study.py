@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from strop.data.record import Record
+from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError
 from strop.figures import new_figure, plain_axes
+from strop.images import save_image
 from strop.structure.study import (
     STUDIES,
     Findings,
@@ -37,8 +39,6 @@ def test_another_name_is_no_study():
 
 
 def test_data_without_masks_is_refused_before_the_work(tokenizer, tmp_path, images):
-    from strop.images import save_image
-
     for number, image in enumerate(images):
         save_image(tmp_path / "pictures" / f"{number}.png", image / 255)
     out = tmp_path / "out"
@@ -62,8 +62,6 @@ def test_options_are_checked_by_name_before_the_work(tokenizer, tmp_path):
 
 
 def test_a_dataset_is_encoded_once_and_in_order(tokenizer):
-    from strop.data.spec import open_dataset
-
     seen = []
     dataset = open_dataset("scenes:?n=5&size=64")
     encoded = encode_dataset(
@@ -115,3 +113,11 @@ def test_a_study_of_rendered_scenes_is_reproducible(tokenizer, tmp_path):
         run_study(tokenizer, "complexity", "scenes:?n=4&size=64", tmp_path / folder, {"draws": 5})
     first, second = ((tmp_path / folder / "complexity.json").read_text() for folder in ("a", "b"))
     assert first == second
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("data", ["voc:{}/data/voc2012?limit=4", "clevr:{}/data/clevr?limit=4"])
+def test_studies_of_real_masks(tokenizer, shared, tmp_path, data):
+    for name in ("readouts", "contingency"):
+        run_study(tokenizer, name, data.format(shared), tmp_path)
+        assert json.loads((tmp_path / f"{name}.json").read_text())["images"] == 4
