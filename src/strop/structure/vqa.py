@@ -55,7 +55,7 @@ class Options:
     pairs: str = ""
     test_share: float = 0.2
     epochs: int = 40
-    rounds: int = 10
+    rounds: int = 8
     width: int = 128
     depth: int = 3
     seed: int = 0
