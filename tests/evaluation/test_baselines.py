@@ -139,3 +139,17 @@ def test_pca_keeps_what_lies_in_few_directions():
         best = max(scores(code, fields[250:])["r2"] for code in codes)
         assert low <= best <= high
         assert all(code.bits <= 14 for code in codes)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_finds_codes_as_good(fitted, tokenizer):
+    held_out = draw_fields(64, seed=9)
+    here, there = (
+        {code.name.split("-")[0]: scores(code, held_out)["r2"] for code in codes}
+        for codes in (
+            fit_baselines(fitted, 36.0, config=tokenizer.config, device=device)
+            for device in ("cpu", "cuda")
+        )
+    )
+    assert there == pytest.approx(here, abs=0.02)
