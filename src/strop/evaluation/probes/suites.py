@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from strop.data.record import VOID
-from strop.errors import ConfigError
+from strop.errors import ConfigError, DataError
 from strop.evaluation.alignment import interpreted as interpreted_beside
 from strop.evaluation.alignment import probe_weighted
 from strop.evaluation.context import Context
@@ -28,9 +29,6 @@ from strop.evaluation.probes.tasks import (
     run,
 )
 from strop.files import atomic_path
-
-Pair = tuple[Representation, Representation]
-"""A representation of the training images, and of those that are scored."""
 
 
 def segmentation(context: Context) -> dict[str, Any]:
@@ -160,10 +158,10 @@ def _draw(
     probes: dict[str, Probe],
     file: str,
 ) -> None:
-    """The picture of the first images that hold more than one class, or of the first."""
+    """The picture of the first images that hold more than one class or depth, or of the first."""
     truth = task.val
-    several = [i for i, mask in enumerate(truth) if len(mask[mask != VOID].unique()) > 1]
-    rows = torch.tensor((several or list(range(len(truth))))[:MOST_ROWS])
+    several = (row for row, mask in enumerate(truth) if len(mask[mask != VOID].unique()) > 1)
+    rows = torch.tensor(list(islice(several, MOST_ROWS)) or range(min(MOST_ROWS, len(truth))))
     _, representations = context.representations
     device = context.tokenizer.device
     predicted = {
@@ -176,7 +174,7 @@ def _draw(
 def _there(part: Tensor | None) -> Tensor:
     """Checked for the first record before any work; a later one may still lack it."""
     if part is None:
-        raise ConfigError(
+        raise DataError(
             "Some records lack what this suite asks about.", "Run `strop data check` on the data."
         )
     return part
