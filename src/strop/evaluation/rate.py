@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from strop.evaluation.agreement import Agreement, agree
@@ -78,8 +78,9 @@ def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
     at_lengths = [each.scores() for each in curves]
     mean = float(own.mean())
     total = whole.total
-    best = best_residual(residual, mean)
-    fixed = np.interp(mean, np.arange(1, len(curves) + 1), residual.sum(axis=0))
+    every = np.arange(1, len(curves) + 1)
+    best, *best_at = best_residual(residual, [mean, *every])
+    fixed = np.interp(mean, every, residual.sum(axis=0))
     chosen_scores = scores(own)
     values = {
         "length_mean": mean,
@@ -96,28 +97,26 @@ def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
         "search_rank_correlation": spearman(own, found),
         "searched": scores(found),
         "curve": {
-            "length": list(range(1, len(curves) + 1)),
+            "length": every.tolist(),
             **{name: [each[name] for each in at_lengths] for name in at_lengths[0]},
-            "r2_best": [
-                1 - best_residual(residual, length) / total for length in range(1, len(curves) + 1)
-            ],
+            "r2_best": [float(1 - each / total) for each in best_at],
         },
         "lengths": {"chosen": own.tolist(), "searched": found.tolist()},
     }
 
 
-def best_residual(residual: Array, mean_length: float) -> float:
-    """The least total error of lengths that average `mean_length`: errors (n, K) at each length.
+def best_residual(residual: Array, mean_lengths: ArrayLike) -> Array:
+    """The least total error of lengths that average each of `mean_lengths`.
 
-    Each image's curve is replaced by its convex hull, below which no mixture of lengths can get;
-    then tokens go, one by one, where they save most.
+    residual (n, K) is the error of each image at each length. Each image's curve is replaced by its
+    convex hull, below which no mixture of lengths can get; then tokens go, one by one, where they
+    save most.
     """
     savings = np.concatenate([_hull_savings(row) for row in residual])
-    savings = np.sort(savings[savings > 0])[::-1]
-    tokens = (mean_length - 1) * len(residual)
-    whole = int(tokens)
-    part = (tokens - whole) * savings[whole] if whole < len(savings) else 0.0
-    return float(residual[:, 0].sum() - savings[:whole].sum() - part)
+    most_first = np.sort(savings[savings > 0])[::-1]
+    saved = np.concatenate([[0.0], most_first.cumsum()])
+    tokens = (np.asarray(mean_lengths, np.float64) - 1) * len(residual)
+    return residual[:, 0].sum() - np.interp(tokens, np.arange(len(saved)), saved)
 
 
 def _hull_savings(errors: Array) -> Array:
