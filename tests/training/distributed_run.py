@@ -1,17 +1,35 @@
 """One of several processes of a run. Run by a test with what torchrun sets: RANK, WORLD_SIZE ...
 
-Usage: distributed_run.py FOLDER
+Usage: distributed_run.py FOLDER [STEP]
+
+With STEP, the first process dies there without a word, but not once torchrun has restarted it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
 from tiny_training import tiny_fields, tiny_preset
 
+from strop.training.callbacks import Callback
 from strop.training.loop import train
 
+
+class Death(Callback):
+    def on_log(self, run, metrics):
+        first_life = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+        if first_life and run.step >= int(sys.argv[2]):
+            os._exit(1)
+
+
 torch.set_num_threads(1)
-result = train(tiny_preset(steps=40), tiny_fields(60), out=sys.argv[1], resume=True)
+result = train(
+    tiny_preset(steps=40),
+    tiny_fields(60),
+    out=sys.argv[1],
+    resume=True,
+    callbacks=[Death()] if len(sys.argv) > 2 else [],
+)
 assert result.finished

@@ -51,9 +51,30 @@ def test_two_gloo_processes_equal_one_codebook_included(tmp_path):
         _, problems = process.communicate(timeout=300)
         assert process.returncode == 0, problems[-2000:]
 
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+
+
+def test_torchrun_restarts_a_run_whose_process_died_from_its_last_checkpoint(tmp_path):
+    # Checkpoints come every 8 steps; death comes at step 25.
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
+    command += [str(HERE / "distributed_run.py"), str(tmp_path / "two"), "25"]
+    run = subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    train(tiny_preset(steps=40), tiny_fields(60), out=tmp_path / "one")
+    _, problems = run.communicate(timeout=300)
+    assert run.returncode == 0, problems[-6000:]
+    assert "exitcode: 1" in problems  # it did die
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+
+
+def assert_same_run(first: Path, second: Path) -> None:
     one, two = (
-        read_checkpoint(checkpoint_paths(tmp_path / run / "checkpoints")[0]).tensors
-        for run in ("one", "two")
+        read_checkpoint(checkpoint_paths(run / "checkpoints")[0]).tensors for run in (first, second)
     )
     for name, value in one.items():
         if not name.startswith("rng."):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,28 @@ def joined(device: torch.device) -> Iterator[Workers]:
     if dist.is_available() and dist.is_initialized():
         yield Workers(dist.get_rank(), dist.get_world_size())
     elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=_store(rank, world), rank=rank, world_size=world)
         try:
             yield Workers(dist.get_rank(), dist.get_world_size())
         finally:
             dist.destroy_process_group()
     else:
         yield Workers()
+
+
+def _store(rank: int, world: int) -> Store:
+    """Where the processes of a group find each other.
+
+    torchrun keeps its store over restarts. Without a name for each life, the processes of the
+    next one find the addresses of the dead.
+    """
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, world, is_master=rank == 0 and not agents)
+    return PrefixStore(f"strop/{life}", store)
 
 
 def summed(value: Tensor) -> Tensor:
