@@ -14,7 +14,7 @@ from strop.data.scenes import ScenesDataset, object_counts
 from strop.data.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 from strop.errors import ProgramError
 from strop.inspector.colours import Basis, clusters
-from strop.inspector.engine import ROWS, Encoding, Engine
+from strop.inspector.engine import Encoding, Engine
 from strop.inspector.gallery import Gallery
 from strop.inspector.pictures import MAX_BYTES, png, read_upload
 from strop.inspector.schema import (
@@ -142,8 +142,8 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
         whole = program.with_lengths(program.capacity)
         some = [length for length in range(1, program.capacity + 1) if _readable(whole, length)]
         points = Curve(r2=[None] * program.capacity, r2_centred=[None] * program.capacity)
-        for start in range(0, len(some), ROWS):
-            lengths = torch.tensor(some[start : start + ROWS])
+        for start in range(0, len(some), engine.portion):
+            lengths = torch.tensor(some[start : start + engine.portion])
             fields = engine.interpret(whole[[0] * len(lengths)].with_lengths(lengths))
             for length, field in zip(lengths.tolist(), fields.split(1), strict=True):
                 points.r2[length - 1] = r2(field, target).item()
@@ -154,7 +154,8 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
     def erase(request: ProgramRequest) -> Erasure:
         """What each active token holds up."""
         program = request.program.program()
-        maps = erasure(engine.as_tokenizer, program, batch=ROWS)[0, : int(program.lengths)]
+        maps = erasure(engine.as_tokenizer, program, batch=engine.portion)[0]
+        maps = maps[: int(program.lengths)]
         scores = maps.mean(dim=(1, 2)).tolist()
         return Erasure(maps=[as_map(each) for each in maps], scores=[as_score(s) for s in scores])
 

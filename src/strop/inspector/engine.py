@@ -20,8 +20,9 @@ from strop.inspector.colours import Basis
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
-ROWS = 16
-"""Programs a request hands over at once; between two such portions others have their turn."""
+PORTION = {"cpu": 4, "cuda": 64}
+"""Programs a request hands over at once; between two such portions others have their turn. A GPU
+is paid by the call, a CPU by the program."""
 TOGETHER = 4
 """Portions interpreted together."""
 REMEMBERED = 64
@@ -55,6 +56,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.config = tokenizer.config
         self.device = tokenizer.device
+        self.portion = PORTION[self.device.type]
         self._encode = Batcher(self._encode_together, TOGETHER)
         self._interpret = Batcher(self._interpret_together, TOGETHER)
         self._decode = Batcher(self._decode_together, TOGETHER)
@@ -80,7 +82,7 @@ class Engine:
                 self._known.popitem(last=False)
         return made
 
-    def interpret(self, program: Program, *, batch: int = ROWS) -> Tensor:
+    def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
         """Programs to fields `(B, S, d_enc)`, a portion at a time."""
         rows = program.as_batch().to(self.device)
         # All of one width, so that portions of different requests can be joined.
@@ -89,7 +91,7 @@ class Engine:
             rows = replace(
                 rows, codes=F.pad(rows.codes, (0, room)), erased=F.pad(rows.erased, (0, room))
             )
-        step = min(batch, ROWS)
+        step = min(batch, self.portion)
         parts = [self._interpret(rows[i : i + step]) for i in range(0, len(rows), step)]
         return torch.cat(parts)
 
