@@ -14,7 +14,10 @@ import strop
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
+PATIENCE = 20_000  # milliseconds: a busy machine is no reason to fail
 REFUSED = re.compile(r"the server responded with a status of 4\d\d")
+
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def visit(chromium, address):
         context = chromium.new_context(**{"viewport": DESKTOP, "accept_downloads": True, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE)
         page.on("console", note)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))

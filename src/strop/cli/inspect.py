@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.console import Device, load_model, out
+from strop.cli.console import DEFAULT_MODEL, Device, load_model, out
 from strop.errors import ConfigError
 
 
@@ -60,5 +60,5 @@ def inspect(
 def _shown(model: str | None) -> str:
     """The model's name for visitors, who need not know where on this disk it lies."""
     if model is None:
-        return "photos"
+        return DEFAULT_MODEL
     return Path(model).name if Path(model).is_absolute() else model
