@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +43,8 @@ def fit(
     decay = schedule.weight_decays[0]
     if len(schedule.weight_decays) > 1:
         held, kept = order[: images // HELD_OUT], order[images // HELD_OUT :]
-        trial = replace(schedule, steps=schedule.steps // 2)
         losses = {
-            each: _measure(_train(make, loss, kept, trial, each, seed, device), loss, held)
+            each: _measure(_train(make, loss, kept, schedule, each, seed, device), loss, held)
             for each in schedule.weight_decays
         }
         decay = min(losses, key=losses.__getitem__)

@@ -19,8 +19,8 @@ class Schedule:
     """AdamW; the learning rate rises linearly over `warmup` steps, then falls to 0 as a cosine.
 
     batch          images in a step
-    weight_decays  with several, each is tried in half the steps on four fifths of the training
-                   images, and the one with the least loss on the other fifth is used on all
+    weight_decays  with several, each is tried on four fifths of the training images, and the one
+                   with the least loss on the other fifth is used on all of them
     clip           the most the gradient's norm may be
     """
 
@@ -146,7 +146,7 @@ _SHORT = Schedule(
     steps=400,
     batch=32,
     learning_rate=3e-2,
-    weight_decays=(1e-3, 1e-1, 1.0),
+    weight_decays=(1e-2, 1.0),
     warmup=20,
 )
 
