@@ -298,6 +298,27 @@ def test_tokens_cost_their_share_of_the_price():
     assert found.item() == pytest.approx(2 ** (2 + 1 / 6))
 
 
+def test_doublings_cost_alike():
+    # price 1: log2 L is 1, 2, 3. Errors 4, 1, .5 become 5, 3, 3.5: the vertex of (1, 5), (2, 3),
+    # (3, 3.5) is 2 + .5 * (5 - 3.5) / (5 - 6 + 3.5) = 2.3
+    found = cheapest_lengths(torch.tensor([[4.0, 1.0, 0.5]]), (2, 4, 8), t(1.0), "doubling")
+    assert found.item() == pytest.approx(2**2.3)
+
+
+def test_a_price_for_doublings_tells_images_further_apart():
+    # Errors b / sqrt(L): at a price per token L goes with b^(2/3), at one per doubling with b^2.
+    config = CurriculumConfig()
+    knots = knot_lengths(config, K)
+    curves = torch.tensor([[1.0], [1.5]]) * torch.tensor(knots).float() ** -0.5
+    ratios = {}
+    for per, cost in (("token", 1.0), ("doubling", 0.1)):
+        short, long = cheapest_lengths(curves, knots, t(cost), per).tolist()
+        assert 2 < short < long < K
+        ratios[per] = long / short
+    assert ratios["token"] == pytest.approx(1.5 ** (2 / 3), rel=0.05)
+    assert ratios["doubling"] == pytest.approx(1.5**2, rel=0.05)
+
+
 def test_a_curve_that_only_falls_takes_all_and_one_that_only_rises_takes_least():
     curves = torch.tensor(
         [[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0], [0.0, 3.0, 4.0, 4.1], [9.0, 4.0, 1.0, 0.0]]

@@ -34,9 +34,10 @@ PER_STEP_DECAY: dict[str, str] = {"time": "decay"}
 EPSILON = 1e-6
 
 FIRST_PRICE = 0.01
-"""Of all K tokens, in units of squared error, before the price has moved."""
+"""In units of squared error, before the price has moved."""
 
 Oracle = Literal["error", "price", "tolerance"]
+Per = Literal["token", "doubling"]
 
 Config = TypeVar("Config")
 Reduce = Callable[[Tensor], Tensor]
@@ -59,6 +60,8 @@ class CurriculumConfig:
     oracle_scale        beta: the target, as a share of K, of a sample of average error; with
                         `price` the mean target, as a share of K, to which the price is steered
     oracle_tolerance    with `tolerance`: by how much of itself the least error may be exceeded
+    price_per           with `price`: what it is paid for. `token` makes the most of a mean length;
+                        a price for each `doubling` of the length tells images further apart
     price_rate          with `price`: how far the log of the price moves in a step
     rate_knots          lengths at which a rate curve is probed, evenly spaced in the logarithm
     oracle_minimum      shortest target
@@ -83,6 +86,7 @@ class CurriculumConfig:
     oracle: Oracle = "error"
     oracle_scale: float = 0.75
     oracle_tolerance: float = 0.05
+    price_per: Per = "token"
     price_rate: float = 0.02
     rate_knots: int = 10
     oracle_minimum: int = 2
@@ -373,17 +377,20 @@ def knot_lengths(config: CurriculumConfig, k: int) -> tuple[int, ...]:
 
 
 def price(state: CurriculumState) -> Tensor:
-    """What all k tokens cost, in units of squared error."""
+    """Of all k tokens, or of a doubling of the length, in units of squared error."""
     return FIRST_PRICE * state.log_price.exp()
 
 
-def cheapest_lengths(curves: Tensor, knots: tuple[int, ...], price: Tensor) -> Tensor:
+def cheapest_lengths(
+    curves: Tensor, knots: tuple[int, ...], price: Tensor, per: Per = "token"
+) -> Tensor:
     """(P,): where error and price are least, on a parabola through the three knots around it.
 
     curves  (P, n) error at each of the n knots, the last of which is k
     """
     at = torch.tensor(knots, dtype=curves.dtype, device=curves.device)
-    cost, x = curves + price * at / knots[-1], at.log()
+    x = at.log()
+    cost = curves + price * (at / knots[-1] if per == "token" else at.log2())
     if len(knots) < 3:
         return at[cost.argmin(dim=1)]
     middle = cost[:, 1:-1].argmin(dim=1) + 1
@@ -433,7 +440,7 @@ def observe_rates(
     if config.oracle == "tolerance":
         targets = shortest_lengths(curves, knots, config.oracle_tolerance)
         return state, targets.clamp(config.oracle_minimum, longest)
-    targets = cheapest_lengths(curves, knots, price(state))
+    targets = cheapest_lengths(curves, knots, price(state), config.price_per)
     targets = targets.clamp(config.oracle_minimum, longest)
     total, count = reduce(torch.stack([targets.sum(), targets.new_full((), len(targets))]))
     excess = total / count / (config.oracle_scale * k) - 1

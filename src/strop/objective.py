@@ -24,6 +24,8 @@ class ObjectiveConfig:
 
     diversity_warmup       steps over which the diversity term rises to its weight
     diversity_temperature  of the soft assignment, on cosine similarities
+    distillation_weight    of the alignment of what a program's prefix says with what the whole
+                           program says, which stands still; not in the paper
     """
 
     commitment_weight: float = 1.0
@@ -31,6 +33,7 @@ class ObjectiveConfig:
     diversity_warmup: int = field(default=40_000, metadata=IN_STEPS)
     diversity_temperature: float = 0.1
     length_weight: float = 1.0
+    distillation_weight: float = 0.0
 
     def __post_init__(self) -> None:
         if self.diversity_temperature <= 0:

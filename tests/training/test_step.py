@@ -13,6 +13,7 @@ from strop.training.config import TrainingConfig
 from strop.training.step import (
     METRICS,
     SCALARS,
+    TERMS,
     Recipe,
     Stepper,
     forward,
@@ -180,6 +181,33 @@ def test_an_extra_term_joins_the_loss():
     extra = more.metrics[METRICS.index("extra")]
     assert extra > 1
     assert torch.allclose(more.loss, plain.loss + extra)
+
+
+def test_distillation_aligns_a_prefix_with_the_whole_program():
+    tokenizer, plan = tiny_tokenizer(), recipe(objective={"distillation_weight": 2.0})
+    plain, more = run_forward(tokenizer, recipe(), 3), run_forward(tokenizer, plan, 3)
+    # By hand: the same lengths, interpreted once at those and once with all K tokens.
+    field = batch().float() * tokenizer.config.teacher.scale
+    z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
+    short, whole = (
+        tokenizer.interpreter(z_q, x) for x in (more.active, torch.ones_like(more.active))
+    )
+    cosine = torch.nn.functional.cosine_similarity(short, whole, dim=-1).mean()
+    expected = 1 - cosine + (short - whole).square().mean()
+    found = more.terms[TERMS.index("distillation")]
+    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert more.loss.item() == pytest.approx(plain.loss.item() + 2 * expected.item(), rel=1e-4)
+
+
+def test_distillation_teaches_the_prefix_alone():
+    # With nothing but distillation, a program shown whole has nothing to learn.
+    tokenizer = tiny_tokenizer()
+    plan = recipe(
+        objective={"distillation_weight": 1.0},
+        curriculum={"enabled": False},
+    )
+    outcome = run_forward(tokenizer, plan, 3, probing=False)
+    assert outcome.terms[TERMS.index("distillation")].item() == pytest.approx(0, abs=1e-6)
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm():

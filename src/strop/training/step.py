@@ -25,7 +25,7 @@ from strop.objective import ObjectiveConfig
 from strop.training import distributed, draws
 from strop.training.config import TrainingConfig, learning_rate
 
-TERMS = ("latent", "commitment", "diversity", "length", "extra")
+TERMS = ("latent", "commitment", "diversity", "length", "distillation", "extra")
 """The terms of the loss, in the order of `Outcome.terms`."""
 
 METRICS = (
@@ -184,6 +184,11 @@ def forward(
             recipe.objective.diversity_temperature,
             reduce=distributed.summed,
         )
+        distillation = zero
+        if recipe.objective.distillation_weight:
+            with torch.no_grad():
+                whole = tokenizer.interpreter(quantized.z_q.detach(), torch.ones_like(active))
+            distillation = objective.latent_alignment(predicted, whole).mean() / world
         extra = zero
         if recipe.extra_loss is not None:
             look = Interpretation(field, predicted, quantized.z, active)
@@ -195,10 +200,12 @@ def forward(
         + weights.commitment_weight * commitment
         + weights.diversity_weight * scalar["diversity_warmup"] * diversity
         + weights.length_weight * scalar["length_gate"] * length
+        + weights.distillation_weight * distillation
         + extra
     )
     # The diversity is the whole batch's in every process; its share is an equal part.
-    terms = torch.stack([latent, commitment, diversity / world, length, extra]).detach()
+    every_term = [latent, commitment, diversity / world, length, distillation, extra]
+    terms = torch.stack(every_term).detach()
     hat, goal = probed.detach(), seen.target
     measured = torch.stack(
         [
