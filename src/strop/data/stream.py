@@ -1,4 +1,4 @@
-"""All images of a dataset, in order, a batch at a time on a device."""
+"""A whole dataset, in order, a batch at a time; scenes for a GPU are rendered there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from strop.data.loader import Loader
-from strop.data.record import Dataset
+from strop.data.record import Batch, Dataset, stack
 from strop.data.scenes import ScenesDataset
 from strop.data.transforms import Resize
 from strop.images import Fit
@@ -25,13 +25,13 @@ def image_batches(
     workers: int = 0,
     report: Callable[[str], None] | None = None,
 ) -> Iterator[Tensor]:
-    """(b, 3, size, size) uint8 on `device`, once through the dataset.
+    """Images (b, 3, size, size) uint8 on `device`, once through the dataset.
 
-    Broken images are left out; `report` is told of them at the end. Scenes for a GPU are rendered
-    there, hundreds of times as fast as by `workers`.
+    Broken images are left out; `report` is told of them at the end.
     """
     device = torch.device(device)
-    if isinstance(dataset, ScenesDataset) and dataset.size == size and device.type == "cuda":
+    if _rendered_there(dataset, size, device):
+        assert isinstance(dataset, ScenesDataset)
         yield from dataset.batches(batch, device, drop_last=False)
         return
     with Loader(
@@ -42,3 +42,40 @@ def image_batches(
         problems = loader.report()
     if problems and report is not None:
         report(problems)
+
+
+def record_batches(
+    dataset: Dataset,
+    *,
+    size: int,
+    fit: Fit,
+    batch: int = 32,
+    device: torch.device | str = "cpu",
+    workers: int = 0,
+) -> Iterator[Batch]:
+    """Whole records on the CPU, once through the dataset, broken ones left out.
+
+    `device` is where they are going to be used.
+    """
+    device = torch.device(device)
+    if _rendered_there(dataset, size, device):
+        assert isinstance(dataset, ScenesDataset)
+        for first in range(0, len(dataset), batch):
+            rows = range(first, min(first + batch, len(dataset)))
+            yield stack(dataset.records(rows, device), list(rows)).to("cpu")
+        return
+    with Loader(
+        dataset,
+        batch_size=batch,
+        size=size,
+        fit=fit,
+        resize="exact",
+        workers=workers,
+        pin_memory=False,
+    ) as loader:
+        yield from loader
+
+
+def _rendered_there(dataset: Dataset, size: int, device: torch.device) -> bool:
+    """Hundreds of times as fast as a few processes; what is rendered depends on nothing else."""
+    return isinstance(dataset, ScenesDataset) and dataset.size == size and device.type == "cuda"

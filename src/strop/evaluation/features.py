@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop.data.loader import Loader
 from strop.data.record import VOID, Batch, Dataset
+from strop.data.stream import record_batches
 from strop.model.length_head import whole_lengths
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
@@ -70,26 +70,24 @@ def compute_features(
     config = tokenizer.config
     fields, raw, codes, lengths, records = [], [], [], [], []
     done = 0
-    with Loader(
+    for loaded in record_batches(
         dataset,
-        batch_size=batch,
         size=config.image_size,
         fit=config.fit,
-        resize="exact",
+        batch=batch,
+        device=tokenizer.device,
         workers=workers,
-        pin_memory=False,
-    ) as loader:
-        for loaded in loader:
-            scaled = tokenizer._scaled_field(loaded.images.to(tokenizer.device))
-            z, written, chosen = _encoded(tokenizer, scaled)
-            fields.append((scaled / config.teacher.scale).cpu())
-            raw.append(z.cpu())
-            codes.append(written.cpu())
-            lengths.append(chosen.cpu())
-            records.append(loaded)
-            done += len(loaded)
-            if progress is not None:
-                progress(done, len(dataset))
+    ):
+        scaled = tokenizer._scaled_field(loaded.images.to(tokenizer.device))
+        z, written, chosen = _encoded(tokenizer, scaled)
+        fields.append((scaled / config.teacher.scale).cpu())
+        raw.append(z.cpu())
+        codes.append(written.cpu())
+        lengths.append(chosen.cpu())
+        records.append(loaded)
+        done += len(loaded)
+        if progress is not None:
+            progress(done, len(dataset))
     program = Program(
         codes=torch.cat(codes),
         lengths=torch.cat(lengths),

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from strop.config import from_dict, to_dict
-from strop.data.loader import Loader
 from strop.data.record import Batch, Dataset, Record
 from strop.data.spec import open_dataset
+from strop.data.stream import record_batches
 from strop.errors import ConfigError, DataError, did_you_mean
 from strop.figures import save_figure
 from strop.files import PathLike, atomic_path, write_json, write_text
@@ -204,19 +204,17 @@ def encode_dataset(
     config = tokenizer.config
     batches: list[Batch] = []
     programs: list[Program] = []
-    with Loader(
+    for part in record_batches(
         dataset,
-        batch_size=batch,
         size=config.image_size,
         fit=config.fit,
-        resize="exact",
+        batch=batch,
+        device=tokenizer.device,
         workers=workers,
-        pin_memory=False,
-    ) as loader:
-        for part in loader:
-            batches.append(part)
-            programs.append(tokenizer.encode(part.images, batch=batch).to("cpu"))
-            watch("encoding", sum(map(len, batches)), len(dataset))
+    ):
+        batches.append(part)
+        programs.append(tokenizer.encode(part.images, batch=batch).to("cpu"))
+        watch("encoding", sum(map(len, batches)), len(dataset))
     records = _join(batches)
     return Encoded(
         data=data,

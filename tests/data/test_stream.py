@@ -1,0 +1,40 @@
+"""Whole datasets as batches, and that rendering on a GPU gives what workers give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from strop.data.scenes import ScenesDataset
+from strop.data.stream import image_batches, record_batches
+
+
+@pytest.fixture
+def scenes():
+    return ScenesDataset(5, size=32, seed=3)
+
+
+def test_all_images_in_order(scenes):
+    batches = list(image_batches(scenes, size=32, fit="squash", batch=2))
+    assert [len(part) for part in batches] == [2, 2, 1]
+    expected = torch.stack([scenes[index].image for index in range(5)])
+    assert torch.equal(torch.cat(batches), expected)
+
+
+def test_records_keep_their_parts(scenes):
+    batches = list(record_batches(scenes, size=32, fit="squash", batch=3))
+    assert [len(part) for part in batches] == [3, 2]
+    assert batches[1].scenes[0] == scenes[3].scene
+    assert torch.equal(batches[0].depth[2], scenes[2].depth)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_renders_the_same_scenes(scenes):
+    there = list(record_batches(scenes, size=32, fit="squash", batch=3, device="cuda"))
+    here = list(record_batches(scenes, size=32, fit="squash", batch=3))
+    for a, b in zip(there, here, strict=True):
+        assert a.images.device.type == "cpu"
+        assert a.names == b.names
+        assert (a.images.float() - b.images.float()).abs().mean() < 1
+        assert (a.instance == b.instance).float().mean() > 0.99
