@@ -15,24 +15,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from measure import fields_of, images_of, measure
 
 import strop
-from strop.data.record import Dataset
-from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
-from strop.evaluation.alignment import align, evaluate_model
-from strop.evaluation.features import encode_fields
+from strop.evaluation.alignment import evaluate_model
 from strop.files import write_json
 from strop.model.checkpoint import load_folder, save_folder
 from strop.model.tokenizer import Tokenizer
-from strop.statistics import bootstrap, pearson, spearman
-from strop.training.decoder import measure_decoder
 
 HEADLINE = ("cosine", "r2", "r2_centred")
-FEW, MANY = 3, 10
 
 
 def main() -> None:
@@ -75,66 +67,6 @@ def travelling(folder: str) -> Tokenizer:
         tokenizer = strop.load(scratch)
     tokenizer.precision = "fp32"
     return tokenizer
-
-
-def measure(tokenizer: Tokenizer, spec: str, fit: str | None = None) -> dict[str, Any]:
-    """Alignment, lengths, preview and, for scenes, lengths against objects."""
-    images = images_of(tokenizer, spec)
-    fields = fields_of(tokenizer, images)
-    fitted = fields_of(tokenizer, images_of(tokenizer, fit)) if fit else None
-    program = encode_fields(tokenizer, fields)
-    found = align(tokenizer, fields, program, fit=fitted)
-    if (objects := object_counts(open_dataset(spec))) is not None:
-        found["complexity"] = complexity(program.lengths.cpu().numpy(), objects)
-    if tokenizer.decoder is not None:
-        batches = (part.to(tokenizer.device) for part in images[:256].split(32))
-        found["preview"] = measure_decoder(tokenizer, batches)
-    return found
-
-
-def images_of(tokenizer: Tokenizer, spec: str) -> Tensor:
-    """(n, 3, H, H) uint8 on the CPU, as the model gets them."""
-    batches = image_batches(
-        open_dataset(spec),
-        size=tokenizer.config.image_size,
-        fit=tokenizer.config.fit,
-        device=tokenizer.device,
-        workers=8 if tokenizer.device.type == "cuda" else 0,
-    )
-    return torch.cat([images.cpu() for images in batches])
-
-
-def fields_of(tokenizer: Tokenizer, images: Tensor) -> Tensor:
-    """(n, S, d_enc) fp32 on the CPU, in the teacher's scale."""
-    return torch.cat([tokenizer.field(part).cpu() for part in images.split(256)])
-
-
-def object_counts(dataset: Dataset) -> np.ndarray | None:
-    """(n,) objects in each scene; None if the data are no scenes."""
-    from strop.data.scenes import ScenesDataset
-
-    if isinstance(dataset, ScenesDataset):
-        return dataset.scenes(range(len(dataset))).present.sum(1).numpy()
-    scenes = [dataset[index].scene for index in range(len(dataset))]
-    if any(scene is None for scene in scenes):
-        return None
-    return np.array([len(scene["objects"]) for scene in scenes if scene is not None])
-
-
-def complexity(lengths: np.ndarray, objects: np.ndarray) -> dict[str, Any]:
-    """How program length follows the number of objects."""
-    found: dict[str, Any] = {
-        "pearson": bootstrap(pearson, lengths, objects)._asdict(),
-        "spearman": bootstrap(spearman, lengths, objects)._asdict(),
-        "mean_length": {
-            str(count): float(lengths[objects == count].mean()) for count in np.unique(objects)
-        },
-    }
-    if FEW in objects and MANY in objects:
-        high = float(np.percentile(lengths[objects == MANY], 95))
-        low = float(np.percentile(lengths[objects == FEW], 5))
-        found["percentiles"] = {"95 at ten": high, "5 at three": low, "ratio": high / low}
-    return found
 
 
 def check(tokenizer: Tokenizer, spec: str) -> dict[str, float]:
