@@ -187,30 +187,30 @@ def quantile(values: list[float], share: float) -> float:
     return 1000 * float(np.quantile(values, share))
 
 
-DROP = """async ([content, name]) => {
-    const preview = document.getElementById("preview").src;
+# A preview is there when its address has been set, be it to the same picture.
+ANSWERED = """new Promise((done) => new MutationObserver((_, observer) => {
+    observer.disconnect();
+    done();
+}).observe(document.getElementById("preview"), { attributes: true, attributeFilter: ["src"] }))"""
+DROP = f"""async ([content, name]) => {{
+    const answered = {ANSWERED};
     const bytes = Uint8Array.from(atob(content), (c) => c.charCodeAt(0));
     const transfer = new DataTransfer();
     transfer.items.add(new File([bytes], name));
     const begin = performance.now();
-    document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true }));
-    while (document.getElementById("image").alt !== name
-           || document.getElementById("preview").src === preview) {
-        await new Promise(requestAnimationFrame);
-    }
+    document.body.dispatchEvent(new DragEvent("drop", {{ dataTransfer: transfer, bubbles: true }}));
+    await answered;
     return performance.now() - begin;
-}"""
-DRAG = """async (length) => {
-    const preview = document.getElementById("preview").src;
+}}"""
+DRAG = f"""async (length) => {{
+    const answered = {ANSWERED};
     const handle = document.getElementById("length");
     const begin = performance.now();
     handle.value = length;
     handle.dispatchEvent(new Event("input"));
-    while (document.getElementById("preview").src === preview) {
-        await new Promise(requestAnimationFrame);
-    }
+    await answered;
     return performance.now() - begin;
-}"""
+}}"""
 
 
 def one_visitor(address: str, photographs: int = 8) -> dict[str, Any]:

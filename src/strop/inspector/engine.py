@@ -20,7 +20,7 @@ from strop.inspector.colours import Basis
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
-PORTION = {"cpu": 4, "cuda": 64}
+PORTION = {"cpu": 2, "cuda": 64}
 """Programs a request hands over at once; between two such portions others have their turn. A GPU
 is paid by the call, a CPU by the program."""
 TOGETHER = 4

@@ -19,7 +19,8 @@ from strop.inspector.pictures import thumbnail
 from strop.program import Program
 from strop.structure.counterfactual import pair_erasure
 
-SCENES = 48
+SCENES = 32
+SCENE_SIZE = 128  # larger ones would keep the processor from the first visitor
 LARGEST = 1000
 SHOWN = 24
 
@@ -95,7 +96,7 @@ class Gallery:
             self.pictures.append(Picture(name, thumbnail(square), program))
 
     def _scenes(self) -> Iterator[tuple[str, Tensor]]:
-        scenes = ScenesDataset(SCENES, size=self._engine.config.image_size)
+        scenes = ScenesDataset(SCENES, size=min(SCENE_SIZE, self._engine.config.image_size))
         for number in range(SCENES):
             yield f"scene {number}", scenes.images([number])[0]
 
