@@ -45,6 +45,7 @@ def main() -> None:
         model, pattern, studies = SETS[kind]
         name = arguments.model or model
         tokenizer = strop.load(name)
+        tokenizer.precision = "fp32"
         for study in (each for each in studies if each in arguments.studies):
             n = arguments.scenes * (5 if study in MANY else 1)
             spec = pattern.format(n=n, shared=arguments.shared)

@@ -48,6 +48,7 @@ def study(
     options = parse_options(find_study(name).options, context.args)
     check_writable(folder, folder=True)
     tokenizer = load(model, device=check_device(device))
+    tokenizer.precision = "fp32"  # studies look at small differences between fields
     with progress() as bar:
         tasks: dict[str, Any] = {}
 
