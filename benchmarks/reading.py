@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("studies/reading"))
     arguments = parser.parse_args()
     tokenizer = strop.load(arguments.model)
+    tokenizer.precision = "fp32"  # as `strop study` has it
     options = {"pairs": arguments.pairs, "epochs": arguments.epochs}
     for name in arguments.studies:
         Console().print(f"{name} on {arguments.test} with {arguments.model}")
