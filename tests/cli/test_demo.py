@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,17 @@ def test_the_demo_leaves_a_model_programs_and_pictures(
     done = CliRunner().invoke(app, ["demo", "--out", str(folder), "--steps", "6"])
     assert done.exit_code == 0, done.output
     assert "not how well" in done.stdout
-    program = strop.Program.load(folder / "programs.parquet")
+    program = strop.Program.load(folder / "scenes.parquet")
     assert len(program) == demo.SHOWN
     assert strop.load(folder / "model").encode(list(program.names)) == program
-    for picture in ("programs.png", "rate.png", "scene-0.png"):
+    for picture in ("scenes-programs.png", "scenes-rate.png", "scenes-0.png"):
         with Image.open(folder / picture) as image:
             image.verify()
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    shown = re.findall(r'src="([^"]+)"', page)
+    assert shown
+    assert all((folder / picture).is_file() for picture in shown)
+    assert "http" not in page
 
 
 def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     Tokenizer(load_preset("strop-nano").model).save_pretrained(folder / "demo" / "model")
     for number in range(2):
-        save_image(folder / "demo" / f"scene-{number}.png", torch.rand(3, 128, 128))
+        save_image(folder / "demo" / f"scenes-{number}.png", torch.rand(3, 128, 128))
     return folder
 
 

@@ -21,28 +21,33 @@ def demo(
     """Train the smallest preset for a minute, then encode, interpret, decode and erase with it."""
     from strop.demo import PRESET, tour  # it draws, and no other command should wait for that
 
-    done = tour(
+    looks = tour(
         folder,
         steps=steps,
         callbacks=[ProgressBar(err)],
         say=lambda text: err.print(text, highlight=False),
     )
-    table = Table("scene", "objects", "length", "program", box=None)
-    for number, row in enumerate(done.program):
-        codes = " ".join(map(str, row.codes.tolist()))
-        table.add_row(f"scene-{number}.png", str(done.objects[number]), str(len(row)), codes)
-    out.print(table)
-    quality = Table("on these scenes", "r2 (scalar mean)", "r2_centred (channel means)", box=None)
-    for what, score in done.scores.items():
-        quality.add_row(what, f"{score['r2']:.2f}", f"{score['r2_centred']:.2f}")
-    out.print()
-    out.print(quality)
+    for seen in looks:
+        table = Table("image", "", "length", "program", box=None)
+        for number, row in enumerate(seen.program):
+            codes = " ".join(map(str, row.codes.tolist()))
+            image = f"{seen.title}-{number}.png"
+            table.add_row(image, seen.captions[number], str(len(row)), codes)
+        out.print(table)
+        quality = Table(
+            f"on these {seen.title}", "r2 (scalar mean)", "r2_centred (channel means)", box=None
+        )
+        for what, score in seen.scores.items():
+            quality.add_row(what, f"{score['r2']:.2f}", f"{score['r2_centred']:.2f}")
+        out.print()
+        out.print(quality)
     out.print(
         f"\nThe teacher of {PRESET} has random weights and the training was a minute long: this "
         "shows how strop works, not how well.\n",
         highlight=False,
         soft_wrap=True,
     )
-    out.print(f"Look at {folder}/programs.png and {folder}/rate.png, then try:", highlight=False)
-    out.print(f"  strop encode {folder}/scene-0.png -m {folder}/model", highlight=False)
+    out.print(f"Look at {folder}/index.html, then try:", highlight=False)
+    out.print(f"  strop encode {folder}/scenes-0.png -m {folder}/model", highlight=False)
+    out.print(f"  strop inspect {folder}/model", highlight=False)
     out.print(f"  strop info {folder}/model", highlight=False)
