@@ -62,6 +62,8 @@ class Engine:
         self._decode = Batcher(self._decode_together, TOGETHER)
         self._known: OrderedDict[bytes, Encoding] = OrderedDict()
         self._lock = Lock()
+        # One thing at a time: each takes all cores, and two would take turns spinning on them.
+        self._computing = Lock()
 
     @property
     def as_tokenizer(self) -> Tokenizer:
@@ -101,7 +103,7 @@ class Engine:
 
     def _encode_together(self, squares: list[Tensor]) -> list[Encoding]:
         teacher, head = self.tokenizer.teacher, self.tokenizer.length_head
-        with _outputs(teacher) as fields, _outputs(head) as predicted:
+        with self._computing, _outputs(teacher) as fields, _outputs(head) as predicted:
             program = self.tokenizer.encode(torch.stack(squares))
         whole, lengths = torch.cat(fields).float(), torch.cat(predicted)
         return [
@@ -115,11 +117,14 @@ class Engine:
         ]
 
     def _interpret_together(self, programs: list[Program]) -> list[Tensor]:
-        field = self.tokenizer.interpret(Program.cat(programs))
+        with self._computing:
+            field = self.tokenizer.interpret(Program.cat(programs))
         return list(field.split([len(program) for program in programs]))
 
     def _decode_together(self, fields: list[Tensor]) -> list[Tensor]:
-        return list(tensor_to_bytes(self.tokenizer.decode(torch.cat(fields))))
+        with self._computing:
+            pixels = self.tokenizer.decode(torch.cat(fields))
+        return list(tensor_to_bytes(pixels))
 
 
 @contextmanager
