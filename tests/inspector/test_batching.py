@@ -70,3 +70,25 @@ def test_a_short_question_does_not_wait_for_a_long_study():
     finished.append("short")
     study.join(10)
     assert finished == ["short", "long"]
+
+
+def test_what_is_urgent_goes_first_and_alone():
+    done, gate = [], threading.Event()
+
+    def work(items):
+        gate.wait()
+        done.append(sorted(items))
+        return items
+
+    batcher = Batcher(work, most=8)
+    with ThreadPoolExecutor(6) as pool:
+        pool.submit(batcher, "first")
+        time.sleep(0.1)  # taken, and held at the gate
+        for item in ("study a", "study b"):
+            pool.submit(batcher, item)
+        time.sleep(0.1)
+        for item in ("drag a", "drag b"):
+            pool.submit(batcher, item, urgent=True)
+        time.sleep(0.1)
+        gate.set()
+    assert done == [["first"], ["drag a", "drag b"], ["study a", "study b"]]

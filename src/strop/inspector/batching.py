@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import Empty, PriorityQueue
 from threading import Thread
 from typing import Generic, TypeVar
 
@@ -16,29 +17,36 @@ class Batcher(Generic[Item, Result]):
     """A thread that does `work` on everything its callers want at the moment, `most` at a time.
 
     Callers block until their own item is done and so have one in the queue each: somebody with
-    much to do takes turns with everybody else.
+    much to do takes turns with everybody else. What is `urgent` goes first, and not together with
+    what is not, because somebody is watching.
     """
 
     def __init__(self, work: Callable[[list[Item]], list[Result]], most: int) -> None:
         self._work, self._most = work, most
-        self._queue: SimpleQueue[tuple[Item, Future[Result]]] = SimpleQueue()
+        # Not urgent, number, item, future: in the order they are taken.
+        self._queue: PriorityQueue[tuple[bool, int, Item, Future[Result]]] = PriorityQueue()
+        self._numbers = itertools.count()
         Thread(target=self._serve, daemon=True).start()
 
-    def __call__(self, item: Item) -> Result:
+    def __call__(self, item: Item, urgent: bool = False) -> Result:
         """What `work` makes of `item`, or what it raises."""
         future: Future[Result] = Future()
-        self._queue.put((item, future))
+        self._queue.put((not urgent, next(self._numbers), item, future))
         return future.result()
 
     def _serve(self) -> None:
         while True:
-            waiting = [self._queue.get()]
-            while len(waiting) < self._most:
+            taken = [self._queue.get()]
+            while len(taken) < self._most:
                 try:
-                    waiting.append(self._queue.get_nowait())
+                    entry = self._queue.get_nowait()
                 except Empty:
                     break
-            self._finish(waiting)
+                if entry[0] != taken[0][0]:
+                    self._queue.put(entry)
+                    break
+                taken.append(entry)
+            self._finish([(item, future) for _, _, item, future in taken])
 
     def _finish(self, waiting: list[tuple[Item, Future[Result]]]) -> None:
         try:

@@ -94,7 +94,9 @@ class Engine:
                 rows, codes=F.pad(rows.codes, (0, room)), erased=F.pad(rows.erased, (0, room))
             )
         step = min(batch, self.portion)
-        parts = [self._interpret(rows[i : i + step]) for i in range(0, len(rows), step)]
+        # One program alone is what somebody drags or edits; many are a study.
+        urgent = len(rows) == 1
+        parts = [self._interpret(rows[i : i + step], urgent) for i in range(0, len(rows), step)]
         return torch.cat(parts)
 
     def decode(self, field: Tensor) -> Tensor | None:
