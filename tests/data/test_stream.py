@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from strop.data.scenes import ScenesDataset
+from strop.data.spec import open_dataset
 from strop.data.stream import image_batches, record_batches
+from strop.images import save_image
 
 
 @pytest.fixture
@@ -26,6 +28,16 @@ def test_records_keep_their_parts(scenes):
     assert [len(part) for part in batches] == [3, 2]
     assert batches[1].scenes[0] == scenes[3].scene
     assert torch.equal(batches[0].depth[2], scenes[2].depth)
+
+
+def test_broken_records_are_left_out_and_named(tmp_path):
+    for name in ("a", "c"):
+        save_image(tmp_path / f"{name}.png", torch.rand(3, 32, 32))
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    dataset = open_dataset(f"folder:{tmp_path}")
+    with pytest.warns(UserWarning, match=r"b\.png"):
+        (batch,) = record_batches(dataset, size=32, fit="squash")
+    assert batch.indices.tolist() == [0, 2]
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -53,9 +54,10 @@ def record_batches(
     device: torch.device | str = "cpu",
     workers: int = 0,
 ) -> Iterator[Batch]:
-    """Whole records on the CPU, once through the dataset, broken ones left out.
+    """Whole records on the CPU, once through the dataset.
 
-    `device` is where they are going to be used.
+    Broken ones are left out, and a warning names them at the end. `device` is where the records
+    are going to be used.
     """
     device = torch.device(device)
     if _rendered_there(dataset, size, device):
@@ -74,6 +76,9 @@ def record_batches(
         pin_memory=False,
     ) as loader:
         yield from loader
+        problems = loader.report()
+    if problems:
+        warnings.warn(problems, stacklevel=2)
 
 
 def _rendered_there(dataset: Dataset, size: int, device: torch.device) -> bool:
