@@ -25,8 +25,9 @@ from strop.curriculum import random_lengths, scaled
 from strop.model.generator import query_visibility
 from strop.model.interpreter import prefix_mask
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.training.forward import Recipe, step_values
 from strop.training.preset import load_preset
-from strop.training.step import Recipe, Stepper, step_values
+from strop.training.step import Stepper
 
 
 class StockInterpreterLayer(nn.Module):

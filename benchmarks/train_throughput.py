@@ -27,6 +27,7 @@ from strop.curriculum import scaled
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.distributed import Workers
+from strop.training.forward import Recipe, step_values
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.sources import (
     FieldSource,
@@ -35,7 +36,7 @@ from strop.training.sources import (
     compiled_teacher,
     to_device,
 )
-from strop.training.step import WARM_STEPS, Recipe, Stepper, step_values
+from strop.training.step import WARM_STEPS, Stepper
 
 console = Console()
 

@@ -18,8 +18,8 @@ from strop.model.interpreter import prefix_mask
 from strop.model.quantizer import QuantizerConfig
 from strop.training.callbacks import Callback, ProgressBar, TensorBoard, read_metrics
 from strop.training.checkpoint import checkpoint_paths
+from strop.training.forward import METRICS
 from strop.training.loop import codebook_health, summary, train, warm_start
-from strop.training.step import METRICS
 from strop.training.validation import correlation, validate
 
 

@@ -10,17 +10,8 @@ from tiny_training import K, tiny_fields, tiny_tokenizer
 from strop.curriculum import CurriculumConfig, scaled
 from strop.objective import ObjectiveConfig
 from strop.training.config import TrainingConfig
-from strop.training.step import (
-    METRICS,
-    SCALARS,
-    TERMS,
-    Recipe,
-    Stepper,
-    forward,
-    parameter_groups,
-    step_values,
-    trainable,
-)
+from strop.training.forward import METRICS, SCALARS, TERMS, Recipe, forward, step_values
+from strop.training.step import Stepper, parameter_groups, trainable
 
 CPU = torch.device("cpu")
 STEPS = 40

@@ -36,10 +36,11 @@ from strop.training.checkpoint import (
 from strop.training.decoder import ABOUT_WIDTHS
 from strop.training.distributed import Workers
 from strop.training.fields import Fields, open_data
+from strop.training.forward import TERMS, ExtraLoss, Recipe, step_values
 from strop.training.plots import plot_run
 from strop.training.preset import Preset, load_preset
 from strop.training.sources import to_device
-from strop.training.step import TERMS, ExtraLoss, Recipe, Stepper, step_values
+from strop.training.step import Stepper
 from strop.training.validation import validate
 
 MAY_CHANGE = frozenset(

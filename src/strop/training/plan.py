@@ -10,8 +10,9 @@ import torch
 from strop.curriculum import scaled
 from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer
+from strop.training.forward import Recipe, step_values
 from strop.training.preset import Preset
-from strop.training.step import WARM_STEPS, Recipe, Stepper, step_values
+from strop.training.step import WARM_STEPS, Stepper
 
 PAPER_HOURS = {
     ("dinov3-s", 256): 27,
