@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from strop.errors import ConfigError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher
 from strop.training.callbacks import read_metrics
-from strop.training.distill import DistillConfig, Pool, distill, effective_rank, learning_rate
+from strop.training.distill import DistillConfig, distill, effective_rank, learning_rate
 from strop.training.distilled import add_metrics
 from strop.training.networks import load_network
+from strop.training.pool import Pool
 from strop.training.student import Target, coarser, distance, distortion
 from strop.training.views import NUMBERS, random_views, resized
 

@@ -10,7 +10,7 @@ import copy
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -19,11 +19,9 @@ import torch
 from torch import Tensor
 
 from strop.data.record import Dataset
-from strop.data.spec import open_dataset, parse_spec
-from strop.data.stream import image_batches
+from strop.data.spec import parse_spec
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, format_tag, write_text
-from strop.images import Fit
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
 from strop.training import draws
 from strop.training.callbacks import METRICS_FORMAT, read_metrics
@@ -36,15 +34,12 @@ from strop.training.checkpoint import (
 from strop.training.distilled import save_distilled
 from strop.training.loop import machine
 from strop.training.networks import load_network
-from strop.training.sources import compiled_teacher, split, to_device
+from strop.training.pool import Pool, Watch, read_pool
+from strop.training.sources import compiled_teacher, to_device
 from strop.training.student import Student, Target, coarser, distortion, term_names, terms
 from strop.training.views import NUMBERS, random_views, resized
 
-Watch = Callable[[float, str], None]
-"""Called now and then with the share of the run that is done, and what it is at."""
-
 _SAMPLE = 1024  # views that means and spreads are measured on
-_RESIDENT_SHARE = 0.5  # of the GPU's free memory that images may take
 _BETAS = (0.9, 0.98)
 _CLIP = 1.0
 _WINDOW = 50  # weights are averaged over about this part of the steps so far
@@ -147,7 +142,9 @@ def distill(
     networks = [load_network(each).to(chosen) for each in weights]
     pool = read_pool(
         data,
-        config,
+        size=max(config.sizes),
+        batch=config.batch,
+        held_out=config.held_out,
         shares=shares,
         validation=validation,
         device=chosen,
@@ -180,102 +177,6 @@ def distill(
 
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The images of a run, decoded, at its largest size.
-
-    images    (n, 3, H, H) uint8, the datasets' one after another
-    counts    how many of them each dataset has
-    shares    how much of a batch each dataset makes up
-    held_out  (m, 3, H, H) uint8
-    """
-
-    images: Tensor
-    counts: tuple[int, ...]
-    shares: tuple[float, ...]
-    held_out: Tensor
-
-    def rows(self, seed: int, purpose: str, step: int, count: int) -> Tensor:
-        """(count,) int64: images drawn at random, from each dataset by its share."""
-        which, where = draws.uniform(seed, purpose, step, 2, count)
-        ends = torch.tensor(self.shares).cumsum(0)[:-1]
-        dataset = torch.bucketize(which, ends, right=True)
-        counts = torch.tensor(self.counts)
-        starts = counts.cumsum(0) - counts
-        return starts[dataset] + (where.double() * counts[dataset]).long()
-
-    def batch(self, rows: Tensor, device: torch.device) -> Tensor:
-        """The images at `rows` (B,), on the device."""
-        if self.images.device.type == "cpu":
-            return to_device(self.images[rows], device)
-        return self.images[to_device(rows, device)]
-
-
-def read_pool(
-    data: Sequence[str | Dataset | Tensor],
-    config: DistillConfig,
-    *,
-    shares: Sequence[float] | None,
-    validation: str | Dataset | Tensor | None,
-    device: torch.device,
-    loading_workers: int,
-    watch: Watch,
-) -> Pool:
-    """Decode all images once; they lie on the device if they fit there."""
-    size = max(config.sizes)
-    images, held_out = [], []
-    for number, each in enumerate(data):
-        watch(0, f"reading images, {number + 1} of {len(data)}")
-        read = _read(each, size, device, loading_workers)
-        wanted = 0 if validation is not None else config.held_out // len(data)
-        kept, held = split(len(read), wanted)
-        images.append(read[kept])
-        held_out.append(read[held])
-    if validation is not None:
-        held_out = [_read(validation, size, device, loading_workers)]
-    whole = torch.cat(images)
-    if len(whole) < config.batch:
-        raise TrainingError(
-            f"There are {len(whole)} images to train on, fewer than one batch of {config.batch}.",
-            "Use more data or a smaller batch.",
-        )
-    if not sum(map(len, held_out)):
-        raise TrainingError(
-            "There is no image to measure on.", "Use more data, or name some with --val."
-        )
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        if whole.nbytes < _RESIDENT_SHARE * free:
-            whole = whole.to(device)
-    counts = tuple(map(len, images))
-    given = shares or counts
-    return Pool(
-        whole,
-        counts,
-        tuple(share / sum(given) for share in given),
-        torch.cat(held_out).to(device),
-    )
-
-
-def _read(
-    data: str | Dataset | Tensor, size: int, device: torch.device, loading_workers: int
-) -> Tensor:
-    """All images of a dataset, (n, 3, size, size) uint8 on the CPU."""
-    if isinstance(data, Tensor):
-        if data.dtype != torch.uint8 or data.shape[1:] != (3, size, size):
-            raise TrainingError(
-                f"The images are {tuple(data.shape)} of {data.dtype}.",
-                f"Give uint8 of shape (n, 3, {size}, {size}).",
-            )
-        return data.cpu()
-    dataset = open_dataset(data) if isinstance(data, str) else data
-    fit: Fit = getattr(dataset, "fit", None) or "squash"
-    batches = image_batches(
-        dataset, size=size, fit=fit, resize="fast", device=device, workers=loading_workers
-    )
-    return torch.cat([images.cpu() for images in batches])
 
 
 class _Run:
