@@ -1,7 +1,11 @@
-"""How well one field reproduces another. R² has two definitions, and both are always given."""
+"""How well one field reproduces another, and how much there is in one.
+
+R² has two definitions, and both are always given.
+"""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,3 +27,23 @@ def r2_centred(predicted: Tensor, target: Tensor) -> Tensor:
 def cosine(predicted: Tensor, target: Tensor) -> Tensor:
     """Mean cosine similarity over all locations of fields `(B, S, d)`."""
     return F.cosine_similarity(predicted, target, dim=-1).double().mean()
+
+
+def effective_rank(fields: Tensor) -> float:
+    """exp of the entropy of the normalised singular values of all centred patches of (n, S, d)."""
+    width = fields.shape[-1]
+    total = torch.zeros(width, dtype=torch.double, device=fields.device)
+    gram = torch.zeros(width, width, dtype=torch.double, device=fields.device)
+    for part in fields.split(256):
+        patches = part.flatten(0, 1).double()
+        total += patches.sum(dim=0)
+        gram += patches.T @ patches
+    count = fields.shape[0] * fields.shape[1]
+    centred = gram - torch.outer(total, total) / count
+    values = torch.linalg.eigvalsh(centred).clamp(min=0)
+    # What rounding leaves of a dimension that is not there counts for nothing.
+    singular = torch.where(values > 1e-10 * gram.diagonal().sum(), values, 0).sqrt()
+    if not singular.any():
+        return float("nan")
+    share = singular / singular.sum()
+    return float(torch.special.entr(share).sum().exp())

@@ -16,6 +16,7 @@ from strop.evaluation import usage
 from strop.evaluation.agreement import agree
 from strop.evaluation.alignment import align, evaluate_model, probe_weighted
 from strop.evaluation.features import encode_fields
+from strop.metrics import effective_rank
 from strop.program import Program
 
 
@@ -142,7 +143,7 @@ def test_lengths_by_hand():
 def test_effective_rank_counts_equal_directions():
     patches = torch.cat([torch.eye(3), -torch.eye(3)]) * 2 + 7
     fields = torch.nn.functional.pad(patches, (0, 4)).unflatten(0, (2, 3))
-    assert usage.effective_rank(fields) == pytest.approx(3, rel=1e-6)
+    assert effective_rank(fields) == pytest.approx(3, rel=1e-6)
 
 
 def test_effective_rank_of_unequal_directions_by_hand():
@@ -150,11 +151,11 @@ def test_effective_rank_of_unequal_directions_by_hand():
     patches = torch.cat([torch.diag(spread), -torch.diag(spread)])
     share = np.array([0.75, 0.25])
     expected = math.exp(-(share * np.log(share)).sum())
-    assert usage.effective_rank(patches[None]) == pytest.approx(expected, rel=1e-6)
+    assert effective_rank(patches[None]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_constant_field_has_no_rank():
-    assert math.isnan(usage.effective_rank(torch.full((2, 3, 4), 0.3)))
+    assert math.isnan(effective_rank(torch.full((2, 3, 4), 0.3)))
 
 
 # R² through a probe.

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from strop.errors import ConfigError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher
 from strop.training.callbacks import read_metrics
-from strop.training.distill import DistillConfig, distill, effective_rank, learning_rate
+from strop.training.distill import DistillConfig, distill, learning_rate
 from strop.training.distilled import add_metrics
 from strop.training.networks import load_network
 from strop.training.pool import Pool
@@ -295,12 +295,6 @@ def test_coarser_fields_are_means_of_two_by_two():
     field = torch.arange(16.0).view(1, 16, 1)
     assert coarser(field, torch.empty(1, 4, 7)).flatten().tolist() == [2.5, 4.5, 10.5, 12.5]
     assert coarser(field, torch.empty(1, 16, 7)) is field
-
-
-def test_the_effective_rank_counts_directions():
-    torch.manual_seed(0)
-    flat = torch.randn(10, 400, 3) @ torch.linalg.qr(torch.randn(12, 3)).Q.T
-    assert effective_rank(flat).item() == pytest.approx(3, abs=0.05)
 
 
 # Convolutional networks.

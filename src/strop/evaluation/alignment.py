@@ -19,6 +19,7 @@ from strop.evaluation.baselines import fit_baselines
 from strop.evaluation.context import Context
 from strop.evaluation.features import compute_features, encode_fields
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes, save_figure
+from strop.metrics import effective_rank
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
@@ -81,7 +82,7 @@ def align(
     values = {
         **chosen.scores(),
         **{f"{name}_mean_field": floor[name] for name in HEADLINE},
-        "effective_rank": usage.effective_rank(fields),
+        "effective_rank": effective_rank(fields),
         **usage.codebook(program),
         **usage.lengths(program, fields),
         **usage.bits(program, locations=fields.shape[1], width=fields.shape[2]),

@@ -27,7 +27,7 @@ from strop.data.record import VOID, Dataset
 from strop.evaluation.probes.checks import check_datasets
 from strop.evaluation.probes.protocol import PAPER
 from strop.evaluation.probes.tasks import MultilabelTask, SegmentationTask, class_shares, run
-from strop.evaluation.usage import effective_rank
+from strop.metrics import effective_rank
 from strop.model.teacher import Teacher
 from strop.statistics import ranks
 

@@ -71,23 +71,3 @@ def entropy(counts: Tensor) -> float:
     """Entropy in nats of the distribution that counts (N,) make."""
     share = counts.double() / counts.sum()
     return float(torch.special.entr(share).sum())
-
-
-def effective_rank(fields: Tensor) -> float:
-    """exp of the entropy of the normalised singular values of all centred patches of (n, S, d)."""
-    width = fields.shape[-1]
-    total = torch.zeros(width, dtype=torch.double, device=fields.device)
-    gram = torch.zeros(width, width, dtype=torch.double, device=fields.device)
-    for part in fields.split(256):
-        patches = part.flatten(0, 1).double()
-        total += patches.sum(dim=0)
-        gram += patches.T @ patches
-    count = fields.shape[0] * fields.shape[1]
-    centred = gram - torch.outer(total, total) / count
-    values = torch.linalg.eigvalsh(centred).clamp(min=0)
-    # What rounding leaves of a dimension that is not there counts for nothing.
-    singular = torch.where(values > 1e-10 * gram.diagonal().sum(), values, 0).sqrt()
-    if not singular.any():
-        return float("nan")
-    share = singular / singular.sum()
-    return float(torch.special.entr(share).sum().exp())

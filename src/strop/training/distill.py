@@ -22,6 +22,7 @@ from strop.data.record import Dataset
 from strop.data.spec import parse_spec
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, format_tag, write_text
+from strop.metrics import effective_rank
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
 from strop.training import draws
 from strop.training.callbacks import METRICS_FORMAT, read_metrics
@@ -357,7 +358,7 @@ class _Run:
                         pooled = target.pooled(field)
                         sums.add(f"{where}, class", student.class_heads[number](token), pooled)
                 wanted = coarser(fields[0].float(), own)
-                sums.mean(f"geometry kept, {size} px", 1 - distortion(own, wanted))
+                sums.mean(f"geometry kept, {size} px", 1 - distortion(own, wanted).item())
                 sums.mean(f"effective rank, {size} px", effective_rank(own.float()))
         return sums.metrics()
 
@@ -414,7 +415,7 @@ class _Sums:
     def __init__(self) -> None:
         self.residual: dict[str, Tensor] = {}
         self.total: dict[str, Tensor] = {}
-        self.means: dict[str, list[Tensor]] = {}
+        self.means: dict[str, list[float]] = {}
 
     def add(self, what: str, predicted: Tensor, target: Tensor) -> None:
         """Gather a prediction (..., d) of standardised features."""
@@ -425,9 +426,9 @@ class _Sums:
         ):
             sums[what] = sums.get(what, 0) + value
         cosine = torch.nn.functional.cosine_similarity(predicted, target, dim=-1)
-        self.mean(f"{what}, cosine", cosine.double().mean())
+        self.mean(f"{what}, cosine", cosine.double().mean().item())
 
-    def mean(self, what: str, value: Tensor) -> None:
+    def mean(self, what: str, value: float) -> None:
         """Gather a number to be averaged over batches."""
         self.means.setdefault(what, []).append(value)
 
@@ -437,7 +438,7 @@ class _Sums:
             f"{what}, r2_centred": (1 - self.residual[what] / self.total[what]).item()
             for what in self.residual
         }
-        averaged = {name: torch.stack(each).mean().item() for name, each in self.means.items()}
+        averaged = {name: sum(each) / len(each) for name, each in self.means.items()}
         return dict(sorted({**found, **averaged}.items()))
 
 
@@ -464,13 +465,6 @@ def learning_rate(config: DistillConfig, progress: float) -> float:
         return config.learning_rate * max(progress / config.warmup, 0.005)
     rest = (progress - config.warmup) / (1 - config.warmup)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * min(rest, 1.0)))
-
-
-def effective_rank(field: Tensor) -> Tensor:
-    """The exponential of the entropy of the spectrum of a field (B, S, d) about its mean."""
-    flat = field.flatten(0, 1).double()
-    spectrum = torch.linalg.eigvalsh(torch.cov(flat.T)).clamp(min=0)
-    return torch.special.entr(spectrum / spectrum.sum()).sum().exp()
 
 
 def _full(images: Tensor, batch: int) -> list[Tensor]:
