@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 
+import numpy as np
 import pytest
 
 from strop.errors import FormatError
@@ -102,3 +103,10 @@ def test_what_is_not_an_object_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(FormatError, match=r"not an object. Expected a strop thing file"):
         read_json(tmp_path / "a.json", "thing", 1)
+
+
+def test_json_has_no_nan(tmp_path):
+    write_json(tmp_path / "a.json", "thing", 1, {"a": [float("nan"), 1.5], "b": np.float32(2.5)})
+    text = (tmp_path / "a.json").read_text()
+    json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
+    assert read_json(tmp_path / "a.json", "thing", 1) == {"a": [None, 1.5], "b": 2.5}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from strop.errors import FormatError
 
@@ -66,11 +69,22 @@ def check_format(tag: object, kind: str, version: int, source: object) -> None:
 
 
 def write_json(path: PathLike, kind: str, version: int, payload: dict[str, Any]) -> None:
-    """Write `payload` with its format tag, atomically."""
+    """Write `payload` with its format tag, atomically. A number that is not finite becomes null."""
     tagged = {"format": format_tag(kind, version), **payload}
-    text = json.dumps(tagged, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(_sayable(tagged), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # A file name may hold bytes that are not UTF-8; this writes them as JSON's own \u escapes.
     write_text(path, text.encode(errors="backslashreplace").decode())
+
+
+def _sayable(value: Any) -> Any:
+    """`value` as JSON can say it: plain numbers, null for those that are not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): _sayable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: PathLike, kind: str, version: int) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -250,7 +249,7 @@ def write_findings(out: PathLike, setting: Mapping[str, Any], findings: Findings
     tables = [to_dict(table) for table in findings.tables]
     shown = {"tables": tables, "figures": list(findings.figures), "notes": list(findings.notes)}
     payload = {**setting, **findings.numbers, **shown}
-    write_json(folder / f"{name}.json", "study", FORMAT, _finite(payload))
+    write_json(folder / f"{name}.json", "study", FORMAT, payload)
 
 
 def _join(batches: Sequence[Batch]) -> Batch:
@@ -271,14 +270,3 @@ def _cell(value: str | float | None) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _finite(value: Any) -> Any:
-    """`value` with null for what JSON cannot say."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
