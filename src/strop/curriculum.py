@@ -301,15 +301,18 @@ def modulator(slope_short: Tensor, slope_long: Tensor, config: CurriculumConfig)
 
 def base_targets(error: Tensor, mean_error: Tensor, config: CurriculumConfig, k: int) -> Tensor:
     """L_base (B,): longer for samples that reconstruct worse than the running average."""
-    longest = k if config.oracle_maximum is None else config.oracle_maximum
-    base = error / (mean_error + EPSILON) * config.oracle_scale * k
-    return base.clamp(config.oracle_minimum, longest)
+    return clipped(error / (mean_error + EPSILON) * config.oracle_scale * k, config, k)
 
 
 def oracle_targets(base: Tensor, m: Tensor, config: CurriculumConfig, k: int) -> Tensor:
     """The corrected target (B,): the modulated base, clipped again."""
+    return clipped(m * base, config, k)
+
+
+def clipped(targets: Tensor, config: CurriculumConfig, k: int) -> Tensor:
+    """Targets (B,) between the shortest and the longest that the oracle may ask for."""
     longest = k if config.oracle_maximum is None else config.oracle_maximum
-    return (m * base).clamp(config.oracle_minimum, longest)
+    return targets.clamp(config.oracle_minimum, longest)
 
 
 def _alone(value: Tensor) -> Tensor:
@@ -436,12 +439,9 @@ def observe_rates(
     below, so that the tokens go where they buy most.
     """
     curves, knots = curves.float(), knot_lengths(config, k)
-    longest = k if config.oracle_maximum is None else config.oracle_maximum
     if config.oracle == "tolerance":
-        targets = shortest_lengths(curves, knots, config.oracle_tolerance)
-        return state, targets.clamp(config.oracle_minimum, longest)
-    targets = cheapest_lengths(curves, knots, price(state), config.price_per)
-    targets = targets.clamp(config.oracle_minimum, longest)
+        return state, clipped(shortest_lengths(curves, knots, config.oracle_tolerance), config, k)
+    targets = clipped(cheapest_lengths(curves, knots, price(state), config.price_per), config, k)
     total, count = reduce(torch.stack([targets.sum(), targets.new_full((), len(targets))]))
     excess = total / count / (config.oracle_scale * k) - 1
     # Not `_replace`, which torch 2.11 compiles into something else.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -32,7 +33,6 @@ def image_batches(
     """
     device = torch.device(device)
     if _rendered_there(dataset, size, device):
-        assert isinstance(dataset, ScenesDataset)
         yield from dataset.batches(batch, device, drop_last=False)
         return
     with Loader(
@@ -61,7 +61,6 @@ def record_batches(
     """
     device = torch.device(device)
     if _rendered_there(dataset, size, device):
-        assert isinstance(dataset, ScenesDataset)
         for first in range(0, len(dataset), batch):
             rows = range(first, min(first + batch, len(dataset)))
             yield stack(dataset.records(rows, device), list(rows)).to("cpu")
@@ -81,6 +80,6 @@ def record_batches(
         warnings.warn(problems, stacklevel=2)
 
 
-def _rendered_there(dataset: Dataset, size: int, device: torch.device) -> bool:
+def _rendered_there(dataset: Dataset, size: int, device: torch.device) -> TypeGuard[ScenesDataset]:
     """Hundreds of times as fast as a few processes; what is rendered depends on nothing else."""
     return isinstance(dataset, ScenesDataset) and dataset.size == size and device.type == "cuda"

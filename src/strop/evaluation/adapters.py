@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.data.loader import Loader
 from strop.data.record import Dataset
+from strop.data.stream import record_batches
 from strop.errors import ConfigError, ModelError
 from strop.evaluation.context import Report
 from strop.evaluation.features import Truth, truth_of
@@ -199,15 +199,16 @@ def _task(suite: str, known: Truth, truth: Truth) -> Task:
 def _features(adapter: Adapter, dataset: Dataset, report: Report | None) -> Adapted:
     """Representations of a dataset, on the CPU, and what is known about its images."""
     latents, programs, records, done = [], [], [], 0
-    with Loader(dataset, batch_size=_BATCH, size=SIZE, resize="exact", pin_memory=False) as loader:
-        for loaded in loader:
-            latent, program = adapter.encode(loaded.images)
-            latents.append(latent.half().cpu())
-            programs.append(program.float().cpu())
-            records.append(loaded)
-            done += len(loaded)
-            if report is not None:
-                report("images", done, len(dataset))
+    for loaded in record_batches(
+        dataset, size=SIZE, fit="squash", batch=_BATCH, device=adapter.device
+    ):
+        latent, program = adapter.encode(loaded.images)
+        latents.append(latent.half().cpu())
+        programs.append(program.float().cpu())
+        records.append(loaded)
+        done += len(loaded)
+        if report is not None:
+            report("images", done, len(dataset))
     vectors = torch.cat(programs)
     tokens = Tokens(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
     return {"latent": torch.cat(latents), "program": tokens}, truth_of(dataset, records)

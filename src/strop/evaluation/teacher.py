@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.data.loader import Loader
 from strop.data.record import VOID, Dataset
+from strop.data.stream import record_batches
 from strop.evaluation.probes.checks import check_datasets
 from strop.evaluation.probes.protocol import PAPER
 from strop.evaluation.probes.tasks import MultilabelTask, SegmentationTask, class_shares, run
@@ -132,18 +132,15 @@ def _compute(
 ) -> LabelledFields:
     device = teacher.mean.device
     fields, semantic, labels = [], [], []
-    with Loader(
-        dataset, batch_size=32, size=size, resize="exact", workers=workers, pin_memory=False
-    ) as loader:
-        for batch in loader:
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                fields.append(teacher(batch.images.to(device)).half().cpu())
-            assert batch.semantic is not None
-            assert batch.labels is not None
-            semantic.append(batch.semantic.clamp(max=VOID).to(torch.uint8))
-            labels.append(batch.labels)
-            if progress is not None:
-                progress(sum(map(len, fields)))
+    for batch in record_batches(dataset, size=size, fit="squash", device=device, workers=workers):
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            fields.append(teacher(batch.images.to(device)).half().cpu())
+        assert batch.semantic is not None
+        assert batch.labels is not None
+        semantic.append(batch.semantic.clamp(max=VOID).to(torch.uint8))
+        labels.append(batch.labels)
+        if progress is not None:
+            progress(sum(map(len, fields)))
     return LabelledFields(torch.cat(fields), torch.cat(semantic), torch.cat(labels))
 
 

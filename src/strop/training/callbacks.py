@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,30 +57,45 @@ class Callback:
         """After the last step, or when the run was asked to stop; also after an error."""
 
 
+class MetricsFile:
+    """`metrics.jsonl`: one object a line, with its step and whether it is of a validation.
+
+    Opened at `step`, it drops what a killed run wrote after its last checkpoint; it comes again.
+    """
+
+    def __init__(self, path: Path, step: int) -> None:
+        self.path = path
+        kept = [line for line in read_metrics(path) if line["step"] <= step]
+        write_text(path, "".join(map(self._line, kept)))
+
+    def add(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a line."""
+        tag = format_tag("metrics", METRICS_FORMAT)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(self._line({"format": tag, "kind": kind, "step": step, **metrics}))
+
+    @staticmethod
+    def _line(values: Mapping[str, Any]) -> str:
+        return json.dumps(values, ensure_ascii=False) + "\n"
+
+
 class JsonLines(Callback):
-    """`metrics.jsonl`: one object a line, with its step and whether it is of a validation."""
+    """Keeps a run's `metrics.jsonl`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_start(self, run: Run) -> None:
-        """Drop what a killed run wrote after its last checkpoint; it comes again."""
-        kept = [line for line in read_metrics(self.path) if line["step"] <= run.step]
-        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        """Open it."""
+        self.file = MetricsFile(self.path, run.step)
 
     def on_log(self, run: Run, metrics: Metrics) -> None:
         """Add a line."""
-        self._add("training", run, metrics)
+        self.file.add("training", run.step, metrics)
 
     def on_validation(self, run: Run, metrics: Metrics) -> None:
         """Add a line."""
-        self._add("validation", run, metrics)
-
-    def _add(self, kind: str, run: Run, metrics: Metrics) -> None:
-        tag = format_tag("metrics", METRICS_FORMAT)
-        line = json.dumps({"format": tag, "kind": kind, "step": run.step, **metrics})
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        self.file.add("validation", run.step, metrics)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -21,11 +21,11 @@ from torch import Tensor
 from strop.data.record import Dataset
 from strop.data.spec import parse_spec
 from strop.errors import ConfigError, TrainingError
-from strop.files import PathLike, format_tag, write_text
+from strop.files import PathLike
 from strop.metrics import effective_rank
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
 from strop.training import draws
-from strop.training.callbacks import METRICS_FORMAT, read_metrics
+from strop.training.callbacks import MetricsFile
 from strop.training.checkpoint import (
     Checkpoint,
     checkpoint_paths,
@@ -249,7 +249,7 @@ class _Run:
     def go(self) -> dict[str, float]:
         """Take all steps that are left; the metrics at the end."""
         config = self.config
-        log = _Log(self.folder / "metrics.jsonl", self.step)
+        log = MetricsFile(self.folder / "metrics.jsonl", self.step)
         if self.compiled:
             self.watch(0, "compiling")
             self._losses().sum().backward()
@@ -440,22 +440,6 @@ class _Sums:
         }
         averaged = {name: sum(each) / len(each) for name, each in self.means.items()}
         return dict(sorted({**found, **averaged}.items()))
-
-
-class _Log:
-    """`metrics.jsonl`, in the form of a training's."""
-
-    def __init__(self, path: Path, step: int) -> None:
-        self.path = path
-        kept = [line for line in read_metrics(path) if line["step"] <= step]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-
-    def add(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a line."""
-        tag = format_tag("metrics", METRICS_FORMAT)
-        line = {"format": tag, "kind": kind, "step": step, **metrics}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def learning_rate(config: DistillConfig, progress: float) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor
 from strop.model.interpreter import prefix_mask
 from strop.model.length_head import whole_lengths
 from strop.model.tokenizer import Tokenizer
+from strop.statistics import pearson
 
 FORCED = (8, 16, 32, 64)
 """The lengths at which every model is measured, as far as it has that many tokens."""
@@ -73,10 +74,9 @@ def validate(
 
 
 def correlation(x: Tensor, y: Tensor) -> float:
-    """Pearson's; 0 where one of the two does not vary."""
-    x, y = x - x.mean(), y - y.mean()
-    scale = x.norm() * y.norm()
-    return (x @ y / scale).item() if scale > 0 else 0.0
+    """Pearson's; 0 where one of the two does not vary, for a log has no NaN."""
+    found = pearson(x.numpy(), y.numpy())
+    return 0.0 if math.isnan(found) else found
 
 
 def _floor(fields: Tensor) -> tuple[float, float, dict[str, float]]:
