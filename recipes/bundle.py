@@ -45,7 +45,7 @@ def main() -> None:
     tokenizer = travelling(arguments.model)
     results: dict[str, Any] = {
         "measured": measure(tokenizer, arguments.data, arguments.fit),
-        "check": {"data": arguments.check, **check(tokenizer, arguments.check)},
+        "check": {"data": plain(arguments.check), **check(tokenizer, arguments.check)},
         "also": {plain(spec): measure(tokenizer, spec) for spec in arguments.also},
     }
     about = tokenizer.about

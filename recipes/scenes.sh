@@ -5,7 +5,7 @@ out="${OUT:-runs/scenes}"
 scenes="scenes:?n=${SCENES:-49152}&seed=1&size=128"
 
 strop train strop-xs-scenes --teacher tiny --data "$scenes" --cache memory --out "$out" "$@"
-strop train-decoder "$out/model" --data "$scenes" --steps "${DECODER_STEPS:-6000}" --batch 128
+strop train-decoder "$out/model" --data "$scenes" --steps "${DECODER_STEPS:-3000}" --batch 128
 python "$(dirname "$0")/bundle.py" "$out/model" --name scenes --out "${WEIGHTS:-$out/bundled}" \
     --data "scenes:?n=2000&seed=2000&size=128" --fit "scenes:?n=8192&seed=1&size=128" \
     --check "scenes:?n=32&seed=77&size=128" --results "${RESULTS:-$out/results}" \

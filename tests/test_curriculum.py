@@ -155,6 +155,25 @@ def test_base_targets_follow_the_error_and_are_clipped_at_both_ends():
     assert base.tolist() == pytest.approx([48, 24, 64, 2], rel=1e-5)
 
 
+def test_contrast_pushes_targets_away_from_the_average_samples():
+    config = CurriculumConfig(oracle_contrast=2.0)
+    # beta K = 48. e = mean: 48; half: 48 / 4; 1.1 of it: 48 * 1.21; a tenth: .48 -> 2
+    base = base_targets(t(0.5, 0.25, 0.55, 0.05), t(0.5), config, K)
+    assert base.tolist() == pytest.approx([48, 12, 58.08, 2], rel=1e-5)
+
+
+def test_contrast_reaches_targets_read_off_rate_curves():
+    # The curve is flat from 8 tokens on, so that is the target; beta K = 16, contrast 2: 16 / 4
+    config = CurriculumConfig(
+        oracle="tolerance", oracle_scale=0.25, oracle_contrast=2.0, oracle_minimum=1, rate_knots=7
+    )
+    assert knot_lengths(config, K) == (1, 2, 4, 8, 16, 32, 64)
+    curve = torch.tensor([[4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]])
+    _, targets = observe_rates(initial_state(), curve, config, K)
+    exact = 4 + 4 * (2.0 - 1.05) / 1.0  # where the straight line crosses the tolerance
+    assert targets.tolist() == pytest.approx([exact**2 / 16], rel=1e-5)
+
+
 def test_corrected_targets_are_clipped_at_both_ends():
     base = t(48.0, 60.0, 2.0, 10.0)
     assert oracle_targets(base, t(1.3), PAPER, K).tolist() == pytest.approx([62.4, 64, 2.6, 13])
@@ -262,6 +281,7 @@ def test_everything_in_steps_scales_with_the_run():
         ({"probe_fraction": 1.5}, "probe_fraction"),
         ({"probe_fraction": 0.0}, "probe_fraction"),
         ({"handoff_ceiling": -0.1}, "handoff_ceiling"),
+        ({"oracle_contrast": 0.0}, "oracle_contrast"),
         ({"truncation_minimum": 0}, "truncation_minimum"),
         ({"fixed_length": 0}, "fixed_length"),
         ({"probe_temperature": 0.0}, "probe_temperature"),

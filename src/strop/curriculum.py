@@ -59,6 +59,8 @@ class CurriculumConfig:
                         the shortest whose error comes near the curve's least
     oracle_scale        beta: the target, as a share of K, of a sample of average error; with
                         `price` the mean target, as a share of K, to which the price is steered
+    oracle_contrast     above 1, targets are pushed away from `oracle_scale` of K by this power,
+                        which tells images further apart
     oracle_tolerance    with `tolerance`: by how much of itself the least error may be exceeded
     price_per           with `price`: what it is paid for. `token` makes the most of a mean length;
                         a price for each `doubling` of the length tells images further apart
@@ -85,6 +87,7 @@ class CurriculumConfig:
     truncation_minimum: int = 8
     oracle: Oracle = "error"
     oracle_scale: float = 0.75
+    oracle_contrast: float = 1.0
     oracle_tolerance: float = 0.05
     price_per: Per = "token"
     price_rate: float = 0.02
@@ -127,6 +130,7 @@ class CurriculumConfig:
         for name in (
             "alpha_start",
             "oracle_scale",
+            "oracle_contrast",
             "oracle_tolerance",
             "price_rate",
             "probe_temperature",
@@ -301,12 +305,19 @@ def modulator(slope_short: Tensor, slope_long: Tensor, config: CurriculumConfig)
 
 def base_targets(error: Tensor, mean_error: Tensor, config: CurriculumConfig, k: int) -> Tensor:
     """L_base (B,): longer for samples that reconstruct worse than the running average."""
-    return clipped(error / (mean_error + EPSILON) * config.oracle_scale * k, config, k)
+    proportional = error / (mean_error + EPSILON) * config.oracle_scale * k
+    return clipped(contrasted(proportional, config, k), config, k)
 
 
 def oracle_targets(base: Tensor, m: Tensor, config: CurriculumConfig, k: int) -> Tensor:
     """The corrected target (B,): the modulated base, clipped again."""
     return clipped(m * base, config, k)
+
+
+def contrasted(targets: Tensor, config: CurriculumConfig, k: int) -> Tensor:
+    """Targets (B,) further from, or nearer to, the one of an average sample."""
+    middle = config.oracle_scale * k
+    return middle * (targets / middle) ** config.oracle_contrast
 
 
 def clipped(targets: Tensor, config: CurriculumConfig, k: int) -> Tensor:
@@ -440,8 +451,10 @@ def observe_rates(
     """
     curves, knots = curves.float(), knot_lengths(config, k)
     if config.oracle == "tolerance":
-        return state, clipped(shortest_lengths(curves, knots, config.oracle_tolerance), config, k)
-    targets = clipped(cheapest_lengths(curves, knots, price(state), config.price_per), config, k)
+        targets = shortest_lengths(curves, knots, config.oracle_tolerance)
+        return state, clipped(contrasted(targets, config, k), config, k)
+    targets = cheapest_lengths(curves, knots, price(state), config.price_per)
+    targets = clipped(contrasted(targets, config, k), config, k)
     total, count = reduce(torch.stack([targets.sum(), targets.new_full((), len(targets))]))
     excess = total / count / (config.oracle_scale * k) - 1
     # Not `_replace`, which torch 2.11 compiles into something else.
