@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from strop.errors import ConfigError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher
+from strop.training.bank import make_bank
 from strop.training.callbacks import read_metrics
 from strop.training.distill import DistillConfig, distill, learning_rate
 from strop.training.distilled import add_metrics
@@ -153,6 +155,45 @@ def test_the_same_seed_gives_the_same_weights_also_when_resumed(networks, pictur
         run("once")
     with pytest.raises(TrainingError, match="has other settings"):
         run("once", DistillConfig(**{**vars(short), "seed": 1}), resume=True)
+
+
+def test_the_student_learns_as_well_from_views_that_were_looked_at_before(
+    networks, pictures, tmp_path, distilled
+):
+    metrics = distill(
+        networks, [pictures], out=tmp_path, config=replace(SMALL, views=3), device="cpu"
+    )
+    online, name = distilled[1], "vit, 64 px, patches, r2_centred"
+    assert metrics[name] > 0.5 * online[name] > 0
+
+
+def test_a_bank_gives_each_image_its_own_views_and_mirrors_both_sides():
+    images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1) * 40
+    pool = Pool(images.expand(5, 3, 4, 4).contiguous(), (5,), (1.0,), images[:0])
+
+    def look(view: torch.Tensor) -> list[torch.Tensor]:
+        """The colour of the image at its 2 x 2 locations, and which column each is in."""
+        colour = view.mean(dim=(1, 2, 3), keepdim=True).view(-1, 1, 1).expand(-1, 4, 1)
+        column = torch.tensor([0.0, 1.0, 0.0, 1.0]).view(1, 4, 1).expand(len(view), -1, 1)
+        return [torch.cat([colour, column], dim=2)]
+
+    bank = make_bank(
+        pool, look, each=2, batch=3, seed=0, smallest=0.5, device=torch.device("cpu"), watch=ignore
+    )
+    assert bank.views.shape == (10, 3, 4, 4)
+    rows = torch.tensor([4, 0, 4, 2])
+    uniform = torch.tensor([[0.0, 0.9], [0.9, 0.9], [0.9, 0.1], [0.4, 0.1]])
+    views, (fields,) = bank.batch(rows, uniform)
+    # Recolouring moves a grey by a few tens of per cent at most, and black not at all.
+    assert views[1].max() == 0
+    assert (views[[0, 2]] > views[3].max()).all()
+    assert torch.allclose(fields[:, 0, 0].float(), views.mean(dim=(1, 2, 3)), rtol=0.01)
+    assert fields[:, 0, 1].tolist() == [0, 0, 1, 1]  # the last two are mirrored
+    assert not torch.equal(views[0], views[2])  # another view of the same image
+
+
+def ignore(share: float, text: str) -> None:
+    pass
 
 
 def test_a_time_budget_ends_the_run(networks, pictures, tmp_path):

@@ -59,6 +59,14 @@ def distill(
         float | None, typer.Option(help="Train for this long instead of --steps.")
     ] = None,
     learning_rate: Annotated[float, typer.Option("--lr")] = _DEFAULT.learning_rate,
+    views: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Views of each image that the networks look at once, before the first step; 0 for "
+            "new ones in every step.",
+        ),
+    ] = _DEFAULT.views,
     geometry: Annotated[
         float, typer.Option(min=0, help="Weight of keeping the first network's geometry.")
     ] = _DEFAULT.geometry,
@@ -84,6 +92,7 @@ def distill(
         minutes=minutes,
         learning_rate=learning_rate,
         geometry=geometry,
+        views=views,
         seed=seed,
     )
     with Progress(

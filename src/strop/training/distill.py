@@ -1,7 +1,8 @@
 """Distillation: a small vision transformer learns what frozen networks see.
 
-The networks run on the very views that the student gets, at the largest of its sizes, so no
-image is seen twice alike; everything random is a pure function of the seed and the step.
+The networks run on the very views that the student gets, at the largest of its sizes: on new ones
+in every step, so that no image is seen twice alike, or on a bank of them made before the first.
+Everything random is a pure function of the seed and the step.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from strop.files import PathLike
 from strop.metrics import effective_rank
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
 from strop.training import draws
+from strop.training.bank import Bank, make_bank
 from strop.training.callbacks import MetricsFile
 from strop.training.checkpoint import (
     Checkpoint,
@@ -62,6 +64,8 @@ class DistillConfig:
     class_weight    of the class token's terms beside the patches'
     geometry        weight of the term that keeps the student's cosines between patches those of
                     the first network
+    views           of each image, made and looked at by the networks before the first step, which
+                    then costs the student's part alone; 0 for new ones in every step
     smallest_crop   share of an image's area that a view shows at least
     held_out        images kept from training, to measure on
     seed            of everything random
@@ -79,6 +83,7 @@ class DistillConfig:
     weight_decay: float = 0.05
     class_weight: float = 0.5
     geometry: float = 1.0
+    views: int = 0
     smallest_crop: float = 0.35
     held_out: int = 256
     seed: int = 0
@@ -95,6 +100,8 @@ class DistillConfig:
         for name in ("steps", "batch", "log_every", "validate_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}.", "Give at least 1.")
+        if self.views < 0:
+            raise ConfigError(f"views is {self.views}.", "Give 0 or more.")
         for name in ("learning_rate", "smallest_crop"):
             if not 0 < getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}.", "Give more than 0, up to 1.")
@@ -205,6 +212,7 @@ class _Run:
         self.networks = [compiled_teacher(each, self.compiled) for each in networks]
         watch(0, "measuring the networks' features")
         self.targets = self._measure(weights)
+        self.bank = self._bank() if config.views else None
         self.weights = torch.tensor(
             [weight * part for weight in weights.values() for part in (1.0, config.class_weight)]
             + [config.geometry],
@@ -297,19 +305,40 @@ class _Run:
 
     def _losses(self) -> Tensor:
         """The terms of this step's views, averaged over the sizes."""
-        config, step = self.config, self.step
-        rows = self.pool.rows(config.seed, "rows", step, config.batch)
-        uniform = draws.uniform(config.seed, "views", step, config.batch, NUMBERS)
-        images = self.pool.batch(rows, self.device)
-        view = random_views(images, to_device(uniform, self.device), smallest=config.smallest_crop)
+        config = self.config
+        view, fields = self._looked_at()
         with self._autocast():
-            fields = self._fields(view)
             return torch.stack(
                 [
                     self.terms(self.student, self.targets, resized(view, size), fields)
                     for size in config.sizes
                 ]
             ).mean(0)
+
+    def _looked_at(self) -> tuple[Tensor, list[Tensor]]:
+        """This step's views, (B, 3, H, H) from 0 to 255, and what each network makes of them."""
+        config, step = self.config, self.step
+        rows = self.pool.rows(config.seed, "rows", step, config.batch)
+        chance = 2 if self.bank else NUMBERS
+        uniform = draws.uniform(config.seed, "views", step, config.batch, chance)
+        if self.bank:
+            return self.bank.batch(rows, uniform)
+        images = self.pool.batch(rows, self.device)
+        view = random_views(images, to_device(uniform, self.device), smallest=config.smallest_crop)
+        return view, self._fields(view)
+
+    def _bank(self) -> Bank:
+        config = self.config
+        return make_bank(
+            self.pool,
+            self._fields,
+            each=config.views,
+            batch=config.batch,
+            seed=config.seed,
+            smallest=config.smallest_crop,
+            device=self.device,
+            watch=self.watch,
+        )
 
     @torch.no_grad()
     def _fields(self, view: Tensor) -> list[Tensor]:
