@@ -69,9 +69,26 @@ def test_a_model_is_described_without_its_teacher(
     assert "model[b]" in shown
 
 
-def test_presets_are_listed() -> None:
-    done = CliRunner().invoke(app, ["info"], env={"COLUMNS": "200"})
-    assert all(name in done.stdout for name in preset_names())
+def test_bundled_models_and_presets_are_listed() -> None:
+    shown = CliRunner().invoke(app, ["info"], env={"COLUMNS": "200"}).stdout
+    listed = [line.split()[0] for line in shown.splitlines() if line]
+    assert listed == ["bundled", "photos", "scenes", "preset", *preset_names()]
+    facts = json.loads(CliRunner().invoke(app, ["info", "--json"]).stdout)
+    assert list(facts["models"]) == ["photos", "scenes"]
+    assert facts["models"]["scenes"]["model"]["teacher"]["name"] == "tiny"
+    assert list(facts["presets"]) == list(preset_names())
+
+
+def test_a_models_metrics_have_rows_of_their_own(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.about = {"steps": "7", "metrics": {"r2, held out": 0.96851089}}
+    try:
+        tokenizer.save_pretrained(tmp_path)
+    finally:
+        tokenizer.about = {}
+    shown = CliRunner().invoke(app, ["info", str(tmp_path)], env={"COLUMNS": "200"}).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["steps", "7"] in rows
+    assert ["r2,", "held", "out", "0.9685"] in rows
 
 
 def test_every_command_helps() -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from strop.cli.console import Json, out, print_json
 from strop.config import to_dict
 from strop.errors import ModelError, TeacherError, did_you_mean
-from strop.model.checkpoint import find_folder, load_folder
+from strop.model.checkpoint import bundled_models, find_folder, load_folder
 from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.preset import load_preset, preset_names
@@ -24,9 +24,9 @@ def info(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show parameters, shapes and bits of a preset or a model; without a name, list the presets."""
+    """Show parameters, shapes and bits of a preset or a model; without a name, list them."""
     if name is None:
-        _list_presets(as_json)
+        _list_all(as_json)
         return
     facts = describe(name)
     if as_json:
@@ -43,8 +43,10 @@ def info(
     table.add_row("bits at full length", f"{facts['bits']:.0f}")
     table.add_row("compression of the field", f"{facts['compression']:,.0f} times")
     table.add_row("teacher", facts["config"]["teacher"]["name"])
-    for key, value in facts["about"].items():
-        table.add_row(key, str(value))
+    about = facts["about"]
+    for key, value in {**about, **about.get("metrics", {})}.items():
+        if key != "metrics":
+            table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
     out.print(table)
 
 
@@ -90,25 +92,35 @@ def _model_folder(name: str) -> Path:
         ) from error
 
 
-def _list_presets(as_json: bool) -> None:
-    facts = {}
-    for name in preset_names():
-        preset = load_preset(name)
-        with torch.device("meta"):
-            facts[name] = (Tokenizer(preset.model).trainable_parameters, preset)
+def _list_all(as_json: bool) -> None:
+    models = {name: load_folder(find_folder(name)) for name in bundled_models()}
+    presets = {name: load_preset(name) for name in preset_names()}
     if as_json:
-        print_json({name: to_dict(preset) for name, (_, preset) in facts.items()})
-        return
-    table = Table("preset", "parameters", "teacher", "image", "K", "codes", "batch", box=None)
-    for name, (parameters, preset) in facts.items():
-        model = preset.model
-        table.add_row(
-            name,
-            f"{parameters / 1e6:.1f} M",
-            model.teacher.name,
-            f"{model.image_size} px",
-            str(model.max_length),
-            str(model.quantizer.codes),
-            str(preset.training.batch),
+        told = {name: {"model": to_dict(each.config)} for name, each in models.items()}
+        print_json(
+            {"models": told, "presets": {name: to_dict(each) for name, each in presets.items()}}
         )
+        return
+    shape = ("parameters", "teacher", "image", "K", "codes")
+    if models:
+        table = Table("bundled model", *shape, box=None)
+        for name, tokenizer in models.items():
+            table.add_row(name, *_shape(tokenizer))
+        out.print(table, "")
+    table = Table("preset", *shape, "batch", box=None)
+    for name, preset in presets.items():
+        with torch.device("meta"):
+            table.add_row(name, *_shape(Tokenizer(preset.model)), str(preset.training.batch))
     out.print(table)
+
+
+def _shape(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """A model in the cells of a table."""
+    config = tokenizer.config
+    return (
+        f"{tokenizer.trainable_parameters / 1e6:.1f} M",
+        config.teacher.name,
+        f"{config.image_size} px",
+        str(config.max_length),
+        str(config.quantizer.codes),
+    )

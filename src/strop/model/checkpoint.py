@@ -35,10 +35,15 @@ def load(name: PathLike, *, device: str | torch.device | None = None, **hub: Any
     return tokenizer.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
+def bundled_models() -> list[str]:
+    """Names of the models that came with this installation."""
+    folders = (config.parent for config in BUNDLED.glob("*/config.json"))
+    return sorted(folder.name for folder in folders if _is_model(folder))
+
+
 def find_folder(name: PathLike, **hub: Any) -> Path:
     """The folder of a model, downloaded if it is a hub id."""
-    bundled = sorted(folder.parent.name for folder in BUNDLED.glob("*/config.json"))
-    models = [each for each in bundled if _is_model(BUNDLED / each)]
+    models = bundled_models()
     text = str(name)
     if text in models:
         return BUNDLED / text
