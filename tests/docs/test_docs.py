@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from strop import Tokenizer
+from strop.data.scenes import ScenesDataset
 from strop.images import save_image
-from strop.training.preset import load_preset
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -25,23 +23,21 @@ def python_of(page: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make demo` leaves behind, as far as the README uses it, with random weights."""
+def after_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make demo` leaves behind, as far as the README uses it."""
     folder = tmp_path_factory.mktemp("after-the-demo")
-    torch.manual_seed(0)
-    Tokenizer(load_preset("strop-nano").model).save_pretrained(folder / "demo" / "model")
-    for number in range(2):
-        save_image(folder / "demo" / f"scenes-{number}.png", torch.rand(3, 128, 128))
+    for number, image in enumerate(ScenesDataset(2, size=128).images(range(2))):
+        save_image(folder / "demo" / f"scenes-{number}.png", image)
     return folder
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if python_of(p)], ids=lambda page: page.name)
 def test_python_in_the_docs_runs(
-    page: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, after_the_demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = demo_model / f"{page.stem}.py"
+    script = after_the_demo / f"{page.stem}.py"
     script.write_text(python_of(page), encoding="utf-8")
-    monkeypatch.chdir(demo_model)
+    monkeypatch.chdir(after_the_demo)
     runpy.run_path(str(script), run_name="__main__")
 
 

@@ -99,7 +99,7 @@ def load_model(name: str | None, device: str | None) -> Tokenizer:
     if name is None and not (BUNDLED / DEFAULT_MODEL / "config.json").is_file():
         raise ModelError(
             "No model was given, and none is bundled with this installation.",
-            "Name one (-m MODEL), such as demo/model, the folder that `strop demo` leaves.",
+            "Name one (-m MODEL), or install strop whole.",
         )
     return load(BUNDLED / DEFAULT_MODEL if name is None else name, device=check_device(device))
 

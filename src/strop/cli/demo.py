@@ -8,31 +8,25 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from strop.cli.console import err, out
-from strop.training.callbacks import ProgressBar
+from strop.cli.console import out, say
 
 
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Where the results go.")] = Path("demo"),
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Optimizer steps; by default the preset's.")
-    ] = None,
 ) -> None:
-    """Train the smallest preset for a minute, then encode, interpret, decode and erase with it."""
-    from strop.demo import PRESET, tour  # it draws, and no other command should wait for that
+    """Take the bundled models round a few rendered scenes and photographs; a minute at most."""
+    from strop.demo import tour  # it draws, and no other command should wait for that
 
-    looks = tour(
-        folder,
-        steps=steps,
-        callbacks=[ProgressBar(err)],
-        say=lambda text: err.print(text, highlight=False),
-    )
-    for seen in looks:
-        table = Table("image", "", "length", "program", box=None)
+    for seen in tour(folder, say=say):
+        table = Table("image", "", "r2", "length", "program", box=None)
         for number, row in enumerate(seen.program):
-            codes = " ".join(map(str, row.codes.tolist()))
-            image = f"{seen.title}-{number}.png"
-            table.add_row(image, seen.captions[number], str(len(row)), codes)
+            table.add_row(
+                f"{seen.title}-{number}.png",
+                seen.captions[number],
+                f"{seen.chosen[number]:.2f}",
+                str(len(row)),
+                " ".join(map(str, row.codes.tolist())),
+            )
         out.print(table)
         quality = Table(
             f"on these {seen.title}", "r2 (scalar mean)", "r2_centred (channel means)", box=None
@@ -41,13 +35,15 @@ def demo(
             quality.add_row(what, f"{score['r2']:.2f}", f"{score['r2_centred']:.2f}")
         out.print()
         out.print(quality)
-    out.print(
-        f"\nThe teacher of {PRESET} has random weights and the training was a minute long: this "
-        "shows how strop works, not how well.\n",
-        highlight=False,
-        soft_wrap=True,
-    )
-    out.print(f"Look at {folder}/index.html, then try:", highlight=False)
-    out.print(f"  strop encode {folder}/scenes-0.png -m {folder}/model", highlight=False)
-    out.print(f"  strop inspect {folder}/model", highlight=False)
-    out.print(f"  strop info {folder}/model", highlight=False)
+        out.print()
+    out.print(f"Look at {folder}/index.html, then try:", soft_wrap=True)
+    for command, what in NEXT.items():
+        out.print(f"  strop {command.format(folder=folder)}  # {what}", soft_wrap=True)
+
+
+NEXT = {
+    "encode {folder}/photos-0.png": "or your.jpg",
+    "inspect": "see and edit programs in the browser",
+    'study scenes complexity --data "scenes:?n=40" --out {folder}/study': "are lengths earned?",
+    'eval scenes --suite rate --data "scenes:?n=40" --out {folder}/eval': "what lengths give",
+}
