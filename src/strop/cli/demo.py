@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.table import Table
 
@@ -17,6 +18,9 @@ def demo(
     """Take the bundled models round a few rendered scenes and photographs; a minute at most."""
     from strop.demo import tour  # it draws, and no other command should wait for that
 
+    # With so few images a second thread gains little, and on a busy machine threads that wait for
+    # each other make minutes of it.
+    torch.set_num_threads(1)
     for seen in tour(folder, say=say):
         table = Table("image", "", "r2", "length", "program", box=None)
         for number, row in enumerate(seen.program):
