@@ -20,10 +20,11 @@ from measure import fields_of, images_of, measure
 
 import strop
 from strop.evaluation.alignment import evaluate_model
-from strop.files import write_json
+from strop.files import read_json, write_json
 from strop.model.checkpoint import load_folder, save_folder
 from strop.model.tokenizer import Tokenizer
 
+FORMAT = ("bundled", 1)
 HEADLINE = ("cosine", "r2", "r2_centred")
 
 
@@ -43,13 +44,18 @@ def main() -> None:
     arguments = parser.parse_args()
 
     tokenizer = travelling(arguments.model)
-    results: dict[str, Any] = {
-        "measured": measure(tokenizer, arguments.data, arguments.fit),
-        "check": {"data": plain(arguments.check), **check(tokenizer, arguments.check)},
-        "also": {plain(spec): measure(tokenizer, spec) for spec in arguments.also},
-    }
+    path = Path(arguments.results) / "bundled.json"
+    results = read_json(path, *FORMAT) if path.is_file() else {}
+    if results.get("model") != tokenizer.fingerprint:  # else only the card is made anew
+        results = {
+            "model": tokenizer.fingerprint,
+            "measured": measure(tokenizer, arguments.data, arguments.fit),
+            "check": {"data": plain(arguments.check), **check(tokenizer, arguments.check)},
+            "also": {plain(spec): measure(tokenizer, spec) for spec in arguments.also},
+        }
+        write_json(path, *FORMAT, results)
     about = tokenizer.about
-    about["name"] = arguments.name
+    about["name"] = about["load"] = arguments.name
     if arguments.trained_on:
         about["data"] = arguments.trained_on
     about["licences"] = "; ".join(arguments.licence)
@@ -57,7 +63,6 @@ def main() -> None:
     about["measured on"] = plain(arguments.data)
     about["metrics"] = told(results)
     save_folder(tokenizer, arguments.out, torch.bfloat16)
-    write_json(Path(arguments.results) / "bundled.json", "bundled", 1, results)
 
 
 def travelling(folder: str) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def images_of(tokenizer: Tokenizer, spec: str) -> Tensor:
         size=tokenizer.config.image_size,
         fit=tokenizer.config.fit,
         device=tokenizer.device,
-        workers=8 if tokenizer.device.type == "cuda" else 0,
+        workers=min(os.cpu_count() or 1, 8),
     )
     return torch.cat([images.cpu() for images in batches])
 
