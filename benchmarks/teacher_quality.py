@@ -12,14 +12,14 @@ from common import device, machine, save
 from strop.cli.console import counting
 from strop.data.spec import open_dataset
 from strop.evaluation.teacher import teacher_quality
-from strop.model.teacher import load_teacher
+from strop.training.networks import load_network
 
 COLUMNS = ("miou", "map", "grouping_auc", "effective_rank")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("teachers", nargs="+", help="names as load_teacher takes them")
+    parser.add_argument("teachers", nargs="+", help="as in `teacher distill --from`")
     parser.add_argument("--train", required=True, help="a spec with masks and labels")
     parser.add_argument("--val", required=True)
     parser.add_argument("--size", type=int, default=256)
@@ -30,7 +30,7 @@ def main() -> None:
     rows = []
     for name in arguments.teachers:
         start = time.perf_counter()
-        teacher = load_teacher(name).to(device())
+        teacher = load_network(name).to(device())
         with counting(name) as progress:
             result = teacher_quality(
                 teacher, train, val, size=arguments.size, seed=arguments.seed, progress=progress

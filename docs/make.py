@@ -173,6 +173,45 @@ def teacher_quality() -> str:
     return f"{setting}\n\n{table(header, rows)}"
 
 
+def bundled(name: str) -> str:
+    """A bundled model beside what takes as many bits, its lengths, and other data."""
+    found = result(f"{name}/bundled")
+    if not found:
+        return "Not measured yet."
+    measured = found["measured"]
+    values, budget = measured["values"], measured["budgets"][0]
+    scores = ("cosine", "r2", "r2_centred")
+    rows = [
+        [each, *(f"{part[score]:.3f}" for score in scores)]
+        for each, part in {f"`{name}`": budget["model"], **budget["baselines"]}.items()
+    ]
+    rows.append(["margin over the best", *(f"{budget['margin'][score]:+.3f}" for score in scores)])
+    lines = [
+        f"{measured['images']:,} held-out images, {budget['bits']:.0f} bits a program in the mean, "
+        f"baselines of as many bits fitted on {budget['fitted_on']:,}:",
+        table(["", *scores], rows),
+        f"Lengths {values['length_least']:.0f} to {values['length_most']:.0f}, mean "
+        f"{values['length_mean']:.1f}, spread {values['length_spread']:.1f}; correlation with the "
+        f"spatial variance of the field {values['length_detail_correlation']:.2f}. "
+        f"{values['codebook_used']:.0f} % of the codes are in use. The preview has a PSNR of "
+        f"{measured['preview']['psnr']:.1f} dB and an SSIM of {measured['preview']['ssim']:.2f}.",
+    ]
+    parts = {"The same scenes": measured, **found["also"]}
+    if follows := [
+        [
+            where,
+            *(f"{part['values'][score]:.3f}" for score in scores),
+            *(f"{part['complexity'][kind]['value']:.2f}" for kind in ("pearson", "spearman")),
+            f"{part['complexity']['percentiles']['ratio']:.2f}",
+        ]
+        for where, part in parts.items()
+        if "complexity" in part
+    ]:
+        header = ["", *scores, "Pearson r", "Spearman r", "95 % at ten over 5 % at three"]
+        lines += ["Length against the number of objects:", table(header, follows)]
+    return "\n\n".join(lines)
+
+
 def measures() -> str:
     """Every figure of evaluation, by name."""
     rows = [
@@ -411,6 +450,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "evaluation_speed": evaluation_speed,
     "results": results,
     "teacher_quality": teacher_quality,
+    "photos": partial(bundled, "photos"),
+    "scenes": partial(bundled, "scenes"),
     "study_options": study_options,
     "erasure_cost": erasure_cost,
     **{

@@ -19,7 +19,7 @@ def render(tokenizer: Tokenizer) -> str:
         "program": f"up to {config.max_length} codes out of {config.quantizer.codes} "
         f"({config.bits:.0f} bits at most)",
         "parameters": f"{tokenizer.trainable_parameters / 1e6:.2f} M, without teacher and decoder",
-        **{key: value for key, value in about.items() if key not in ("name", "metrics")},
+        **{key: value for key, value in about.items() if key not in ("name", "load", "metrics")},
     }
     sections = [
         "---\nlibrary_name: strop\nlicense: apache-2.0\n"
@@ -35,7 +35,7 @@ def render(tokenizer: Tokenizer) -> str:
         sections += ["This model has not been trained: its weights are random."]
     sections += [
         "## Use",
-        '```python\nimport strop\n\ntok = strop.load("path/or/hub-id")\n'
+        f'```python\nimport strop\n\ntok = strop.load("{about.get("load", "path/or/hub-id")}")\n'
         'program = tok.encode(["photo.jpg"])\nfield = tok.interpret(program)\n```',
     ]
     return "\n\n".join(sections) + "\n"
