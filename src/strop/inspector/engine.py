@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,9 @@ from strop.inspector.batching import Batcher
 from strop.inspector.colours import Basis
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 PORTION = {"cpu": 2, "cuda": 64}
 """Programs a request hands over at once; between two such portions others have their turn. A GPU
@@ -62,8 +66,9 @@ class Engine:
         self._decode = Batcher(self._decode_together, TOGETHER)
         self._known: OrderedDict[bytes, Encoding] = OrderedDict()
         self._lock = Lock()
-        # One thing at a time: each takes all cores, and two would take turns spinning on them.
-        self._computing = Lock()
+        # One thread for all: each would bring as many of its own as there are cores, and they would
+        # take turns spinning on them.
+        self._thread = ThreadPoolExecutor(1)
 
     @property
     def as_tokenizer(self) -> Tokenizer:
@@ -105,8 +110,8 @@ class Engine:
 
     def _encode_together(self, squares: list[Tensor]) -> list[Encoding]:
         teacher, head = self.tokenizer.teacher, self.tokenizer.length_head
-        with self._computing, _outputs(teacher) as fields, _outputs(head) as predicted:
-            program = self.tokenizer.encode(torch.stack(squares))
+        with _outputs(teacher) as fields, _outputs(head) as predicted:
+            program = self._compute(self.tokenizer.encode, torch.stack(squares))
         whole, lengths = torch.cat(fields).float(), torch.cat(predicted)
         return [
             Encoding(
@@ -119,14 +124,14 @@ class Engine:
         ]
 
     def _interpret_together(self, programs: list[Program]) -> list[Tensor]:
-        with self._computing:
-            field = self.tokenizer.interpret(Program.cat(programs))
+        field = self._compute(self.tokenizer.interpret, Program.cat(programs))
         return list(field.split([len(program) for program in programs]))
 
     def _decode_together(self, fields: list[Tensor]) -> list[Tensor]:
-        with self._computing:
-            pixels = self.tokenizer.decode(torch.cat(fields))
-        return list(tensor_to_bytes(pixels))
+        return list(tensor_to_bytes(self._compute(self.tokenizer.decode, torch.cat(fields))))
+
+    def _compute(self, work: Callable[[Given], Made], given: Given) -> Made:
+        return self._thread.submit(work, given).result()
 
 
 @contextmanager

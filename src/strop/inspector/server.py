@@ -108,6 +108,9 @@ def _bind(host: str, port: int) -> socket.socket:
         where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(where[0], socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Head and body of an answer are two small packets; the second must not wait for the
+        # visitor's machine to acknowledge the first, which it takes 40 ms to do.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.bind(where[4])
     except (OSError, OverflowError) as error:
         raise ConfigError(

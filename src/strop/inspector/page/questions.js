@@ -5,7 +5,7 @@ import * as programs from "./program.js";
 import { complain, hush, show, showFields, tell } from "./show.js";
 import { $, history, state } from "./state.js";
 
-const PAUSE = 120; // milliseconds without a change before studies are asked for
+const PAUSE = 250; // milliseconds without a change before studies are asked for: not while dragging
 
 /** `work` as an event handler: what it throws is shown. */
 export const guarded =
