@@ -72,8 +72,10 @@ def keep(folder: Path, study: str, kind: str, model: str, private: str) -> None:
         if picture.width > WIDEST:
             size = (WIDEST, round(picture.height * WIDEST / picture.width))
             picture = picture.resize(size, Image.Resampling.LANCZOS)
+        if figure not in PICTURED:  # a palette does for curves and bars
+            picture = picture.quantize(128)
         with atomic_path(PICTURES / f"{study}-{kind}-{figure}.png") as temporary:
-            picture.quantize(128).save(temporary, optimize=True)
+            picture.save(temporary, format="PNG", optimize=True)
 
 
 if __name__ == "__main__":

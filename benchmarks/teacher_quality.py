@@ -12,6 +12,7 @@ from common import device, machine, save
 from strop.cli.console import counting
 from strop.data.spec import open_dataset
 from strop.evaluation.teacher import teacher_quality
+from strop.training.distilled import add_metrics
 from strop.training.networks import load_network
 
 COLUMNS = ("miou", "map", "grouping_auc", "effective_rank")
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--val", required=True)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--card", help="a distilled teacher's folder: all rows go into its card")
     arguments = parser.parse_args()
 
     train, val = open_dataset(arguments.train), open_dataset(arguments.val)
@@ -61,6 +63,12 @@ def main() -> None:
             "rows": rows,
         },
     )
+    if arguments.card:
+        where = f"{train.name} and {val.name}, {arguments.size} px"
+        add_metrics(
+            arguments.card,
+            {f"{row['teacher']}, {name} on {where}": row[name] for row in rows for name in COLUMNS},
+        )
 
 
 if __name__ == "__main__":

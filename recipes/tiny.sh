@@ -3,6 +3,7 @@
 # GROUPING  folder of a transformer whose patches group well (vits14-focus, MIT)
 # MEANING   folder of a network that knows what things are (torchvision's MobileNetV2, BSD-3)
 # PHOTOS    spec of photographs to learn on, HELD_OUT of others to measure on
+# VOC       folder of Pascal VOC 2012, if the card is to say what linear probes find
 set -euo pipefail
 : "${GROUPING:?}" "${MEANING:?}" "${PHOTOS:?}" "${HELD_OUT:?}"
 
@@ -15,3 +16,8 @@ strop teacher distill --name tiny --out "${OUT:-runs/tiny}" \
     --note "photographs: COCO 2017, under the terms of use of COCO and of Flickr" \
     --note "scenes: rendered by strop" \
     "$@"
+
+if [ -n "${VOC:-}" ]; then
+    python "$(dirname "$0")/../benchmarks/teacher_quality.py" "${OUT:-runs/tiny}" "$GROUPING" "$MEANING" \
+        --train "voc:$VOC?split=trainaug" --val "voc:$VOC?split=val" --card "${OUT:-runs/tiny}"
+fi
