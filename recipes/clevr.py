@@ -16,18 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import measure
+from measure import length_by_objects
 from torch import Tensor
 
 from strop.cli.console import err
 from strop.data.spec import open_dataset
 from strop.data.stream import image_batches
+from strop.evaluation.suites import evaluate
 from strop.files import write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
 from strop.training.decoder import train_decoder
 from strop.training.loop import machine, train
 from strop.training.preset import load_preset
 
+SUITES = ("alignment", "pixels", "rate")
 CEILING = {"curriculum.handoff_ceiling": 0.7}
 RATES = {**CEILING, "curriculum.probe_fraction": 0.0625, "curriculum.oracle_minimum": 2}
 PRICE = {**RATES, "curriculum.oracle": "price", "curriculum.oracle_scale": 0.5}
@@ -121,7 +123,12 @@ def train_row(row: str, arguments: argparse.Namespace, scenes: str, images: Tens
     together = min(128, arguments.batch)
     train_decoder(tokenizer, images, steps=arguments.decoder_steps, batch=together)
     tokenizer.save_pretrained(run / "model")
-    found = {
+    tokenizer.precision = "fp32"
+    held_out = f"scenes:?n={arguments.held_out}&seed=2000&size={images.shape[-1]}"
+    specs = [held_out, *([arguments.clevr] if arguments.clevr else [])]
+    folder = Path(arguments.out) / run.name
+    evaluate(tokenizer, specs, folder, suites=SUITES, name=run.name, batch=256)
+    facts = {
         "row": row,
         "preset": preset,
         "changes": changes,
@@ -131,14 +138,11 @@ def train_row(row: str, arguments: argparse.Namespace, scenes: str, images: Tens
         "minutes": minutes,
         "images_per_second": rate.images_per_second,
         "images_seen": arguments.steps * arguments.batch,
-        "held_out": measure(
-            tokenizer, f"scenes:?n={arguments.held_out}&seed=2000&size={images.shape[-1]}"
-        ),
+        "complexity": {
+            spec.partition(":")[0]: length_by_objects(tokenizer, spec) for spec in specs
+        },
     }
-    if arguments.clevr:
-        found["clevr"] = measure(tokenizer, arguments.clevr)
-    folder = Path(arguments.out) / run.name
-    write_json(folder / "measured.json", "clevr", 1, found)
+    write_json(folder / "row.json", "clevr", 1, facts)
     write_text(folder / "metrics.jsonl", (run / "metrics.jsonl").read_text(encoding="utf-8"))
     # Without the machine's folders.
     config = (run / "run.json").read_text(encoding="utf-8").replace(arguments.teacher, teacher)

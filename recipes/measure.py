@@ -75,6 +75,14 @@ def object_counts(dataset: Dataset) -> np.ndarray | None:
     return np.array([len(scene["objects"]) for scene in scenes if scene is not None])
 
 
+def length_by_objects(tokenizer: Tokenizer, spec: str) -> dict[str, Any]:
+    """How the lengths of a dataset of scenes follow the number of objects."""
+    objects = object_counts(open_dataset(spec))
+    assert objects is not None, "The data are no scenes."
+    fields = fields_of(tokenizer, images_of(tokenizer, spec))
+    return complexity(encode_fields(tokenizer, fields).lengths.cpu().numpy(), objects)
+
+
 def complexity(lengths: np.ndarray, objects: np.ndarray) -> dict[str, Any]:
     """How program length follows the number of objects."""
     found: dict[str, Any] = {
