@@ -30,6 +30,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 MARKS = {
     "real": "run on real data",
+    "bundled": "a bundled model, rendered scenes",
     "architecture": "real architecture, random weights",
     "fixture": "fixture only",
 }
@@ -425,7 +426,8 @@ def status() -> str:
     header = ["capability", "command", "test", "evidence", "how far it was taken"]
     return (
         "# Status\n\nGenerated from `docs/status.toml` by `docs/make.py`. *Run on real data* means "
-        "real photographs, masks, depth or Blender's CLEVR; *real architecture, random weights* "
+        "real photographs, masks, depth or Blender's CLEVR; *a bundled model, rendered scenes* "
+        "means trained weights on images that strop renders; *real architecture, random weights* "
         "means that the code path is the real one but no pretrained weights were at hand; "
         "*fixture only* means small files that the test makes.\n\n" + table(header, rows) + "\n"
     )

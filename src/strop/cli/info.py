@@ -13,7 +13,7 @@ from strop.cli.console import Json, out, print_json
 from strop.config import to_dict
 from strop.errors import ModelError, TeacherError, did_you_mean
 from strop.model.checkpoint import bundled_models, find_folder, load_folder
-from strop.model.teacher import teacher_parameters
+from strop.model.teacher import BUNDLED, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.preset import load_preset, preset_names
 
@@ -45,7 +45,7 @@ def info(
     table.add_row("teacher", facts["config"]["teacher"]["name"])
     about = facts["about"]
     for key, value in {**about, **about.get("metrics", {})}.items():
-        if key != "metrics":
+        if key not in ("load", "metrics"):
             table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
     out.print(table)
 
@@ -85,6 +85,11 @@ def _model_folder(name: str) -> Path:
     try:
         return find_folder(name)
     except ModelError as error:
+        if (card := BUNDLED / name / "README.md").is_file():
+            raise ModelError(
+                f"{name} is a bundled teacher, not a model.",
+                f"Name it with --teacher; what it is says {card}.",
+            ) from error
         presets = preset_names()
         raise ModelError(
             error.problem,

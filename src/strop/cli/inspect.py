@@ -14,7 +14,10 @@ from strop.errors import ConfigError
 
 def inspect(
     model: Annotated[
-        str | None, typer.Argument(help="Bundled name, folder or hub id of the model.")
+        str | None,
+        typer.Argument(
+            help=f"Bundled name, folder or hub id of the model; {DEFAULT_MODEL} if none is given."
+        ),
     ] = None,
     gallery: Annotated[
         Path | None,

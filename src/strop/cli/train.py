@@ -23,7 +23,7 @@ from strop.cli.console import (
 )
 from strop.config import to_dict
 from strop.errors import ConfigError
-from strop.model.checkpoint import load
+from strop.model.checkpoint import bundled_models, load
 from strop.training.callbacks import ProgressBar, TensorBoard
 from strop.training.decoder import train_decoder as fit_decoder
 from strop.training.fields import cache_fields
@@ -108,7 +108,7 @@ def train_decoder(
     as_json: Json = False,
 ) -> None:
     """Train the pixel decoder of a model; nothing else in it changes."""
-    if folder is None and not Path(model).is_dir():
+    if folder is None and (model in bundled_models() or not Path(model).is_dir()):
         raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
     tokenizer = load(model, device=check_device(device))
     with progress() as bar:

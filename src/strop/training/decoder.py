@@ -119,6 +119,7 @@ def train_decoder(
     tokenizer.decoder = decoder.eval()
     tokenizer.config = replace(config, decoder=decoder_config)
     tokenizer.about.pop(ABOUT_WIDTHS, None)
+    tokenizer.about.pop("load", None)  # it is no longer the model of that name
     return measure_decoder(tokenizer, _images(source, held, tokenizer)) if len(held) else {}
 
 

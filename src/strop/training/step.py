@@ -49,10 +49,6 @@ class Stepper:
         bf16 = training.precision == "bf16" or (training.precision == "auto" and cuda)
         self.precision = torch.bfloat16 if bf16 else torch.float32
         self.compiled = training.compile in ("on", "max") or (training.compile == "auto" and cuda)
-        if self.compiled:
-            # A function keeps eight compiled versions at most: those of earlier runs in this
-            # process, a sweep's say, would count.
-            torch.compiler.reset()
         self.parameters = trainable(tokenizer)
         # Two rates, because the length head rests until phase 3. Tensors, so that neither a
         # graph nor a compiled function ever holds a rate of the past.

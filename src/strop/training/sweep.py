@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from strop.config import override
@@ -49,6 +50,8 @@ def sweep(
             continue
         say(name)
         varied = override(preset, chosen)
+        # A function keeps eight compiled versions at most, and every run makes two.
+        torch.compiler.reset()
         result = train(varied, data, out=folder / name, resume=True, **options)
         if not result.finished:
             break
