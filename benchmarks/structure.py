@@ -19,7 +19,7 @@ from strop.structure.study import FORMAT, run_study
 PICTURES = RESULTS.parents[1] / "docs" / "images" / "structure"
 WIDEST = 1300  # pixels
 # Figures that hold images of the data; only rendered scenes are ours to publish.
-PICTURED = ("teaser", "pairs", "dictionary", "regions")
+PICTURED = ("teaser", "pairs", "dictionary", "regions", "scenes", "samples")
 
 ALL = ("erasure", "synergy", "codes", "readouts", "complexity", "contingency", "controls")
 SETS = {
