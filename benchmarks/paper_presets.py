@@ -77,7 +77,7 @@ def main() -> None:
         row = run(name, arguments)
         console.print({key: row[key] for key in ("preset", "finished", "images_per_second")})
         rows = save_rows("paper_presets", [row], ("preset",))
-        torch._dynamo.reset()
+        torch.compiler.reset()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     table = Table("preset", "batch", "phases seen", "loss", "to", "img/s", "GB")

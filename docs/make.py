@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from strop.evaluation.alignment import HEADLINE
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import to_markdown
 from strop.evaluation.probes.protocol import PROTOCOLS
@@ -181,16 +182,17 @@ def bundled(name: str) -> str:
         return "Not measured yet."
     measured = found["measured"]
     values, budget = measured["values"], measured["budgets"][0]
-    scores = ("cosine", "r2", "r2_centred")
     rows = [
-        [each, *(f"{part[score]:.3f}" for score in scores)]
+        [each, *(f"{part[score]:.3f}" for score in HEADLINE)]
         for each, part in {f"`{name}`": budget["model"], **budget["baselines"]}.items()
     ]
-    rows.append(["margin over the best", *(f"{budget['margin'][score]:+.3f}" for score in scores)])
+    rows.append(
+        ["margin over the best", *(f"{budget['margin'][score]:+.3f}" for score in HEADLINE)]
+    )
     lines = [
         f"{measured['images']:,} held-out images, {budget['bits']:.0f} bits a program in the mean, "
         f"baselines of as many bits fitted on {budget['fitted_on']:,}:",
-        table(["", *scores], rows),
+        table(["", *HEADLINE], rows),
         f"Lengths {values['length_least']:.0f} to {values['length_most']:.0f}, mean "
         f"{values['length_mean']:.1f}, spread {values['length_spread']:.1f}; correlation with the "
         f"spatial variance of the field {values['length_detail_correlation']:.2f}. "
@@ -201,14 +203,14 @@ def bundled(name: str) -> str:
     if follows := [
         [
             where,
-            *(f"{part['values'][score]:.3f}" for score in scores),
+            *(f"{part['values'][score]:.3f}" for score in HEADLINE),
             *(f"{part['complexity'][kind]['value']:.2f}" for kind in ("pearson", "spearman")),
             f"{part['complexity']['percentiles']['ratio']:.2f}",
         ]
         for where, part in parts.items()
         if "complexity" in part
     ]:
-        header = ["", *scores, "Pearson r", "Spearman r", "95 % at ten over 5 % at three"]
+        header = ["", *HEADLINE, "Pearson r", "Spearman r", "95 % at ten over 5 % at three"]
         lines += ["Length against the number of objects:", table(header, follows)]
     return "\n\n".join(lines)
 

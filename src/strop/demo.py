@@ -49,6 +49,7 @@ class Look:
 
     title      what the images are
     images     (n, 3, H, H) uint8
+    previews   (n, 3, H, H) in [0, 1], what their programs decode to
     captions   n short texts about them
     by_length  (n, K): R² of each image at every forced length, about its own scalar mean
     floor      what stands in for a field without a program, and (n,) the R² that it has
@@ -59,6 +60,7 @@ class Look:
     title: str
     tokenizer: Tokenizer
     images: Tensor
+    previews: Tensor
     captions: list[str]
     program: Program
     by_length: Tensor
@@ -141,6 +143,7 @@ def look(
     def scores(made: Tensor) -> dict[str, float]:
         return {"r2": r2(made, field).item(), "r2_centred": r2_centred(made, field).item()}
 
+    made = tokenizer.interpret(program)
     forced = [
         tokenizer.interpret(program.with_lengths(length))
         for length in range(1, program.capacity + 1)
@@ -149,12 +152,13 @@ def look(
         title=title,
         tokenizer=tokenizer,
         images=images,
+        previews=tokenizer.decode(made).cpu(),
         captions=captions,
         program=program,
-        by_length=torch.stack([each(made) for made in forced], dim=1),
+        by_length=torch.stack([each(field) for field in forced], dim=1),
         floor=(floor, each(flat)),
         scores={
-            CHOSEN: scores(tokenizer.interpret(program)),
+            CHOSEN: scores(made),
             ALL: scores(forced[-1]),
             floor: scores(flat),
         },
@@ -167,14 +171,13 @@ def look(
 def draw_programs(seen: Look, path: PathLike) -> None:
     """A row for each image: itself, its preview, and the erasures that change the field most."""
     program = seen.program
-    previews = seen.tokenizer.decode(seen.tokenizer.interpret(program)).cpu()
     maps = erasure(seen.tokenizer, program).cpu()
     figure = new_figure(1.7 * (2 + MAPS), 2.05 * len(seen.images))
     axes = figure.subplots(len(seen.images), 2 + MAPS, squeeze=False)
     for row, line in enumerate(axes):
         image = seen.images[row]
         show_image(line[0], image, seen.captions[row])
-        show_image(line[1], previews[row], f"preview, {int(program.lengths[row])} codes")
+        show_image(line[1], seen.previews[row], f"preview, {int(program.lengths[row])} codes")
         scores = maps[row].mean(dim=(1, 2)).nan_to_num()
         ranked = scores.argsort(descending=True).tolist()
         shown = [token for token in ranked if program.active[row, token]]

@@ -12,9 +12,9 @@ from rich.table import Table
 from strop.cli.console import Json, out, print_json
 from strop.config import to_dict
 from strop.errors import ModelError, TeacherError, did_you_mean
-from strop.model.checkpoint import bundled_models, find_folder, load_folder
+from strop.model.checkpoint import bundled_models, find_folder, load_folder, read_config
 from strop.model.teacher import BUNDLED, teacher_parameters
-from strop.model.tokenizer import Tokenizer
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training.preset import load_preset, preset_names
 
 
@@ -98,10 +98,10 @@ def _model_folder(name: str) -> Path:
 
 
 def _list_all(as_json: bool) -> None:
-    models = {name: load_folder(find_folder(name)) for name in bundled_models()}
+    models = {name: read_config(find_folder(name))[0] for name in bundled_models()}
     presets = {name: load_preset(name) for name in preset_names()}
     if as_json:
-        told = {name: {"model": to_dict(each.config)} for name, each in models.items()}
+        told = {name: {"model": to_dict(each)} for name, each in models.items()}
         print_json(
             {"models": told, "presets": {name: to_dict(each) for name, each in presets.items()}}
         )
@@ -109,21 +109,21 @@ def _list_all(as_json: bool) -> None:
     shape = ("parameters", "teacher", "image", "K", "codes")
     if models:
         table = Table("bundled model", *shape, box=None)
-        for name, tokenizer in models.items():
-            table.add_row(name, *_shape(tokenizer))
+        for name, config in models.items():
+            table.add_row(name, *_shape(config))
         out.print(table, "")
     table = Table("preset", *shape, "batch", box=None)
     for name, preset in presets.items():
-        with torch.device("meta"):
-            table.add_row(name, *_shape(Tokenizer(preset.model)), str(preset.training.batch))
+        table.add_row(name, *_shape(preset.model), str(preset.training.batch))
     out.print(table)
 
 
-def _shape(tokenizer: Tokenizer) -> tuple[str, ...]:
+def _shape(config: TokenizerConfig) -> tuple[str, ...]:
     """A model in the cells of a table."""
-    config = tokenizer.config
+    with torch.device("meta"):  # shapes are enough
+        parameters = Tokenizer(config).trainable_parameters
     return (
-        f"{tokenizer.trainable_parameters / 1e6:.1f} M",
+        f"{parameters / 1e6:.1f} M",
         config.teacher.name,
         f"{config.image_size} px",
         str(config.max_length),

@@ -66,8 +66,8 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
         ) from error
 
 
-def load_folder(folder: PathLike) -> Tokenizer:
-    """The model in a folder that `save_folder` wrote, on the CPU, in eval mode."""
+def read_config(folder: PathLike) -> tuple[TokenizerConfig, dict[str, Any]]:
+    """What a model is and what its folder tells about it, without its weights."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise FormatError(
@@ -81,8 +81,15 @@ def load_folder(folder: PathLike) -> Tokenizer:
             f"{folder / 'config.json'} does not describe a model. {error.problem}", error.remedy
         ) from error
     about = values.get("about", {})
+    return config, about if isinstance(about, dict) else {}
+
+
+def load_folder(folder: PathLike) -> Tokenizer:
+    """The model in a folder that `save_folder` wrote, on the CPU, in eval mode."""
+    folder = Path(folder)
+    config, about = read_config(folder)
     try:
-        tokenizer = Tokenizer(config, about=about if isinstance(about, dict) else {})
+        tokenizer = Tokenizer(config, about=about)
     except (RuntimeError, OverflowError, MemoryError) as error:  # a size no machine has
         raise FormatError(
             f"{folder / 'config.json'} does not describe a model that fits here ({error}).",

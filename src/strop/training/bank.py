@@ -10,7 +10,7 @@ from torch import Tensor
 
 from strop.errors import TrainingError
 from strop.training import draws
-from strop.training.pool import Pool, Watch
+from strop.training.pool import Pool, Watch, whole_batches
 from strop.training.sources import to_device
 from strop.training.views import NUMBERS, random_views
 
@@ -65,10 +65,8 @@ def make_bank(
     count = len(pool.images)
     views: Tensor | None = None
     fields: list[Tensor] = []
-    # Always whole batches, the last filled up from the start: compiled networks know no other.
-    chunks = (torch.arange(-(-count // batch) * batch) % count).split(batch)
     for number in range(each):
-        for step, rows in enumerate(chunks):
+        for step, rows in enumerate(whole_batches(count, batch)):
             uniform = draws.uniform(seed, f"bank {number}", step, batch, NUMBERS)
             images = pool.batch(rows, device)
             view = random_views(images, to_device(uniform, device), smallest=smallest)

@@ -23,6 +23,14 @@ RESIDENT_SHARE = 0.5
 """Of the GPU's free memory that images may take."""
 
 
+def whole_batches(count: int, batch: int) -> tuple[Tensor, ...]:
+    """The rows of `count` images in batches of exactly `batch`, the last filled up from the start.
+
+    Compiled networks know no other size.
+    """
+    return (torch.arange(-(-count // batch) * batch) % count).split(batch)
+
+
 @dataclass(frozen=True)
 class Pool:
     """The images of a run, decoded, at its largest size.
