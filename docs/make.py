@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import clevr
+
 from strop.evaluation.alignment import HEADLINE
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import to_markdown
@@ -458,6 +460,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "scenes": partial(bundled, "scenes"),
     "study_options": study_options,
     "erasure_cost": erasure_cost,
+    "clevr_settings": partial(clevr.block, clevr.settings),
+    "clevr_tables": partial(clevr.block, clevr.tables),
+    "clevr_lengths": partial(clevr.block, clevr.lengths),
+    "clevr_changes": partial(clevr.block, clevr.changes),
+    "clevr_trials": partial(clevr.block, clevr.trials),
     **{
         f"study:{path.stem}": partial(study, path.stem)
         for path in sorted((RESULTS / "structure").glob("*.json"))
