@@ -108,6 +108,5 @@ def enliven(tokenizer: Tokenizer, field: Tensor) -> None:
     first = tokenizer.length_head.mlp[0]
     first.weight.mul_(20)
     first.bias.copy_(-first.weight @ field.mean(dim=(0, 1)))
-    z = tokenizer.quantizer(tokenizer.generator(field)).z
-    everywhere = torch.ones(z.shape[:2], dtype=torch.bool)
-    tokenizer.quantizer.initialise(z, everywhere, torch.rand(tokenizer.config.quantizer.codes))
+    uniform = torch.rand(tokenizer.config.quantizer.codes)
+    tokenizer.quantizer.begin(tokenizer.generator(field), uniform)

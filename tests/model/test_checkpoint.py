@@ -109,6 +109,15 @@ def test_half_precision_leaves_the_codebook_exact(tokenizer, tmp_path):
     assert loaded.fingerprint == tokenizer.fingerprint
 
 
+def test_a_folder_older_than_a_setting_has_its_default(folder, tokenizer):
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model"]["quantizer"].pop("centred") is False
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded = load_folder(folder)
+    assert loaded.config == tokenizer.config
+    assert loaded.fingerprint == tokenizer.fingerprint
+
+
 def test_shards_are_accepted(folder, tokenizer):
     split_weights(folder)
     assert same_state(load_folder(folder), tokenizer)

@@ -1,4 +1,5 @@
-"""Two real processes keep one codebook: bit-equal, and that of one process on the joined batch."""
+"""Two real processes keep one codebook and one set of means: bit-equal, and those of one process
+on the joined batch."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 def train(rows: slice) -> dict[str, Tensor]:
     """What a trainer does to the codebook with these rows; every stage of it is kept."""
     torch.manual_seed(0)
-    quantizer = Quantizer(QuantizerConfig(codes=N, code_width=CODE), width=4)
+    config = QuantizerConfig(codes=N, code_width=CODE, centred=True)
+    quantizer = Quantizer(config, width=4, length=K)
     uniform = torch.Generator().manual_seed(1)
     states = {}
     for step in range(STEPS):
@@ -39,9 +41,10 @@ def train(rows: slice) -> dict[str, Tensor]:
             quantizer.initialise(z, active, torch.rand(N, generator=uniform))
         codes = (z @ quantizer.codebook.T).argmax(dim=-1)
         quantizer.update(z, codes, active)
+        quantizer.recentre(z, active)
         if step % 5 == 4:
             quantizer.reseed(z, active, torch.rand(N, generator=uniform), below=5.0)
-        for name in ("codebook", "counts", "sums"):
+        for name in ("codebook", "counts", "sums", "centre"):
             states[f"{step:02}.{name}"] = getattr(quantizer, name).clone()
     return states
 
@@ -77,7 +80,7 @@ def two_processes(tmp_path_factory) -> list[dict[str, Tensor]]:
     return [load_file(out) for out in outs]
 
 
-def test_codebooks_stay_bit_equal(two_processes):
+def test_codebooks_and_means_stay_bit_equal(two_processes):
     first, second = two_processes
     assert first.keys() == second.keys()
     for name in first:
@@ -95,6 +98,7 @@ def test_the_exchange_matters(two_processes):
     half = train(slice(0, ROWS // 2))
     assert not torch.allclose(half["11.codebook"], two_processes[0]["11.codebook"], atol=0.1)
     assert (two_processes[0]["04.counts"] == 1).any()
+    assert not torch.allclose(half["11.centre"], two_processes[0]["11.centre"], atol=0.005)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from strop.model.quantizer import Quantizer, QuantizerConfig
 
-N, WIDTH, CODE = 16, 12, 4
+N, WIDTH, CODE, LENGTH = 16, 12, 4, 5
 
 
 def make(codes: int = N, code_width: int = CODE, **settings) -> Quantizer:
     torch.manual_seed(0)
     config = QuantizerConfig(codes=codes, code_width=code_width, **settings)
-    return Quantizer(config, width=WIDTH)
+    return Quantizer(config, width=WIDTH, length=LENGTH)
 
 
 def with_codebook(vectors: list[list[float]], **settings) -> Quantizer:
@@ -176,21 +176,87 @@ def test_opposite_tokens_do_not_make_a_nan():
     assert quantizer.codebook.isfinite().all()
 
 
+# Centring.
+
+
+def off_centre(count: int = 64) -> Tensor:
+    """Raw tokens `(count, K, d)` whose positions lie far apart, each within a small ball."""
+    random = torch.Generator().manual_seed(6)
+    places = 3 * torch.randn(LENGTH, WIDTH, generator=random)
+    return places + 0.5 * torch.randn(count, LENGTH, WIDTH, generator=random)
+
+
+def test_recentring_by_hand():
+    """Decay 0.95. Position 0 has (2, 0) and (4, 2), position 1 one active token, the rest none."""
+    quantizer = make(code_width=2, centred=True)
+    quantizer.centre[1:] = torch.tensor([7.0, -7.0])
+    projected = torch.full((2, LENGTH, 2), 100.0)
+    projected[:, 0] = torch.tensor([[2.0, 0.0], [4.0, 2.0]])
+    projected[0, 1] = torch.tensor([1.0, 1.0])
+    active = torch.zeros(2, LENGTH, dtype=torch.bool)
+    active[:, 0] = active[0, 1] = True
+    quantizer.recentre(projected, active)
+    expected = [[0.15, 0.05], [6.7, -6.6], *[[7.0, -7.0]] * 3]
+    torch.testing.assert_close(quantizer.centre, torch.tensor(expected))
+    quantizer.recentre(projected, active, decay=0.5)
+    expected = [[1.575, 0.525], [3.85, -2.8], *[[7.0, -7.0]] * 3]
+    torch.testing.assert_close(quantizer.centre, torch.tensor(expected))
+
+
+def test_tokens_are_seen_from_the_mean_of_their_position():
+    quantizer, raw = make(centred=True), off_centre()
+    before = quantizer(raw)
+    quantizer.recentre(before.projected, everywhere(raw), decay=0.0)
+    after = quantizer(raw)
+    assert torch.equal(after.projected, before.projected)
+    mean = after.projected.mean(dim=0)
+    torch.testing.assert_close(after.z, F.normalize(after.projected - mean, dim=-1))
+    assert (before.z.mean(dim=0).norm(dim=-1) > 0.8).all()
+    assert (after.z.mean(dim=0).norm(dim=-1) < 0.3).all()
+
+
+def test_beginning_centres_before_it_places_codes():
+    raw, uniform = off_centre(), torch.linspace(0, 0.999, N)
+    quantizer, plain = make(centred=True), make()
+    for each in (quantizer, plain):
+        each.begin(raw, uniform)
+    torch.testing.assert_close(quantizer.centre, quantizer(raw).projected.mean(dim=0))
+    for each in (quantizer, plain):
+        z = each(raw).z.flatten(0, 1)
+        assert torch.cdist(each.codebook, z).amin(dim=1).max() < 1e-3
+        assert torch.equal(each.counts, torch.ones(N))
+    used = [
+        sum(len(position.unique()) for position in each(raw).codes.T) for each in (quantizer, plain)
+    ]
+    assert used[0] > 2 * used[1], "positions share the codes that otherwise they divide"
+
+
+def test_without_centring_there_is_nothing_to_recentre():
+    quantizer, raw = make(), off_centre()
+    before = snapshot(quantizer)
+    quantizer.recentre(quantizer(raw).projected, everywhere(raw))
+    assert same(quantizer, before)
+
+
 # What forward may not do.
 
 
+@pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_forward_changes_nothing(training):
-    quantizer = make().train(training)
+def test_forward_changes_nothing(training, centred):
+    quantizer = make(centred=centred).train(training)
     before = snapshot(quantizer)
-    quantizer(torch.randn(4, 8, WIDTH))
+    quantizer(torch.randn(4, LENGTH, WIDTH))
     assert same(quantizer, before)
 
 
 def test_the_codebook_is_saved_and_not_trained():
-    quantizer = make()
-    assert {"codebook", "counts", "sums"} <= quantizer.state_dict().keys()
-    assert {name for name, _ in quantizer.named_parameters()} == {"project.weight", "project.bias"}
+    plain, centred = make(), make(centred=True)
+    trained, kept = {"project.weight", "project.bias"}, {"codebook", "counts", "sums"}
+    assert plain.state_dict().keys() == trained | kept
+    assert centred.state_dict().keys() == trained | kept | {"centre"}
+    for quantizer in (plain, centred):
+        assert {name for name, _ in quantizer.named_parameters()} == trained
 
 
 def test_is_fp32_under_autocast():
@@ -217,9 +283,10 @@ def test_takes_bf16_tokens():
 def test_updates_are_fp32_under_autocast():
     results = []
     for enabled in (False, True):
-        quantizer, z = make(), tokens()
+        quantizer, z = make(centred=True), tokens()
         codes = nearest(quantizer, z)
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            quantizer.recentre(z[:, :LENGTH], everywhere(z)[:, :LENGTH])
             quantizer.update(z, codes, everywhere(z))
             quantizer.reseed(z, everywhere(z), torch.linspace(0, 0.99, N), below=0.96)
         results.append(snapshot(quantizer))

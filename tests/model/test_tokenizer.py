@@ -430,6 +430,15 @@ def test_fingerprints_tell_models_apart_but_not_their_decoders(make_tokenizer):
     assert make_tokenizer(teacher=moved).fingerprint == plain.fingerprint
     assert make_tokenizer(seed=1).fingerprint != plain.fingerprint
     assert make_tokenizer(fit="crop").fingerprint != plain.fingerprint
+    centred = QuantizerConfig(codes=64, code_width=8, centred=True)
+    assert make_tokenizer(quantizer=centred).fingerprint != plain.fingerprint
+
+
+def test_fingerprints_stay_what_they_were():
+    """Or no program written before could be read."""
+    tokenizer = Tokenizer(TokenizerConfig(teacher=TeacherConfig(name="random:tiny", width=192)))
+    tokenizer.quantizer.codebook.zero_()
+    assert tokenizer.fingerprint == "d153fdadccfb"
 
 
 def test_decode_refuses_what_it_cannot_show(tokenizer, make_tokenizer):

@@ -11,7 +11,7 @@ import os
 import sys
 
 import torch
-from tiny_training import tiny_fields, tiny_preset
+from tiny_training import tiny_centred_config, tiny_fields, tiny_preset
 
 from strop.training.callbacks import Callback
 from strop.training.loop import train
@@ -26,7 +26,7 @@ class Death(Callback):
 
 torch.set_num_threads(1)
 result = train(
-    tiny_preset(steps=40),
+    tiny_preset(model=tiny_centred_config(), steps=40),
     tiny_fields(60),
     out=sys.argv[1],
     resume=True,

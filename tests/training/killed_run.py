@@ -13,7 +13,7 @@ import sys
 import matplotlib.figure  # noqa: F401  (imported here once, so that no life has to)
 import torch
 import torch._dynamo
-from tiny_training import tiny_fields, tiny_preset
+from tiny_training import tiny_centred_config, tiny_fields, tiny_preset
 
 from strop.training.callbacks import Callback
 from strop.training.loop import train
@@ -31,7 +31,9 @@ class Death(Callback):
 
 
 def live(folder: str, until: int) -> None:
-    preset = tiny_preset(log_every=1, checkpoint_every=25_000, weight_average=0.9)
+    # Of all that a checkpoint may hold: means of positions, averages.
+    every_step = {"log_every": 1, "checkpoint_every": 25_000}
+    preset = tiny_preset(model=tiny_centred_config(), weight_average=0.9, **every_step)
     train(preset, tiny_fields(60), out=folder, resume=True, callbacks=[Death(until)])
 
 

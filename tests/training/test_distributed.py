@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_training import tiny_fields, tiny_preset
+from tiny_training import tiny_centred_config, tiny_fields, tiny_preset
 
 from strop.errors import ConfigError
 from strop.training import distributed
@@ -46,7 +46,11 @@ def test_two_gloo_processes_equal_one_codebook_included(tmp_path):
         )
         for rank in range(2)
     ]
-    train(tiny_preset(steps=40), tiny_fields(60), out=tmp_path / "one")
+    train(
+        tiny_preset(model=tiny_centred_config(), steps=40),
+        tiny_fields(60),
+        out=tmp_path / "one",
+    )
     for process in processes:
         _, problems = process.communicate(timeout=300)
         assert process.returncode == 0, problems[-2000:]
@@ -65,7 +69,11 @@ def test_torchrun_restarts_a_run_whose_process_died_from_its_last_checkpoint(tmp
         stderr=subprocess.PIPE,
         text=True,
     )
-    train(tiny_preset(steps=40), tiny_fields(60), out=tmp_path / "one")
+    train(
+        tiny_preset(model=tiny_centred_config(), steps=40),
+        tiny_fields(60),
+        out=tmp_path / "one",
+    )
     _, problems = run.communicate(timeout=300)
     assert run.returncode == 0, problems[-6000:]
     assert "exitcode: 1" in problems  # it did die
@@ -80,9 +88,9 @@ def assert_same_run(first: Path, second: Path) -> None:
         if not name.startswith("rng."):
             expected, found = (_felt(name, tensor) for tensor in (value, two[name]))
             assert torch.allclose(expected, found, rtol=2e-3, atol=2e-4), name
-    assert torch.allclose(
-        one["model.quantizer.codebook"], two["model.quantizer.codebook"], atol=1e-4
-    )
+    for name in ("codebook", "centre"):
+        expected, found = (run[f"model.quantizer.{name}"] for run in (one, two))
+        assert torch.allclose(expected, found, atol=1e-4), name
 
 
 def _felt(name: str, value: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,14 @@ import signal
 import pytest
 import torch
 from rich.console import Console
-from tiny_training import K, tiny_config, tiny_fields, tiny_preset, tiny_tokenizer
+from tiny_training import (
+    K,
+    tiny_centred_config,
+    tiny_config,
+    tiny_fields,
+    tiny_preset,
+    tiny_tokenizer,
+)
 
 import strop.metrics
 from strop.errors import ConfigError, TrainingError
@@ -164,6 +171,9 @@ def test_a_warm_start_takes_what_fits():
     copied = warm_start(other, old)
     assert not any(name.startswith("quantizer.") for name in copied)
     assert torch.equal(other.interpreter.grid, old.interpreter.grid)
+    centred = tiny_tokenizer(seed=9, quantizer=tiny_centred_config().quantizer)
+    for target, source in ((centred, old), (same, centred)):
+        assert "quantizer.codebook" not in warm_start(target, source)
     wide = tiny_preset(model=tiny_config(quantizer=QuantizerConfig(codes=64, code_width=4)))
     assert train(wide, fields, init=old).finished
     with pytest.raises(TrainingError, match="Nothing of the given model fits"):

@@ -58,6 +58,7 @@ def test_killed_at_ten_steps_across_all_phases_ends_bit_equal(tmp_path):
     assert ours.keys() == theirs.keys()
     different = [name for name in ours if not torch.equal(ours[name], theirs[name])]
     assert not different
+    assert {"model.quantizer.centre", "averaged.quantizer.centre"} <= ours.keys()
     models = [load_file(tmp_path / run / "model/model.safetensors") for run in ("killed", "whole")]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[1])
     lines = [read_metrics(tmp_path / run / "metrics.jsonl") for run in ("killed", "whole")]
@@ -126,6 +127,15 @@ def test_a_checkpoint_cut_short_is_recognised_and_the_one_before_it_used(tmp_pat
     train(preset, fields, out=tmp_path / "whole")
     ours, theirs = final_state(tmp_path), final_state(tmp_path / "whole")
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_run_older_than_a_setting_goes_on(tmp_path):
+    preset, fields = tiny_preset(steps=10), tiny_fields(60)
+    train(preset, fields, out=tmp_path)
+    last = read_checkpoint(checkpoint_paths(tmp_path / "checkpoints")[0])
+    del last.about["preset"]["model"]["quantizer"]["centred"]
+    checkpoints.write_checkpoint(last.path.parent, last.tensors, last.step, last.about, keep=1)
+    assert train(preset, fields, out=tmp_path, resume=True).finished
 
 
 def test_no_whole_checkpoint_is_an_error(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch._dynamo
-from tiny_training import K, tiny_fields, tiny_tokenizer
+from tiny_training import K, tiny_centred_config, tiny_fields, tiny_tokenizer
 
 from strop.curriculum import CurriculumConfig, scaled
 from strop.objective import ObjectiveConfig
@@ -223,6 +223,24 @@ def test_averaged_weights_follow_and_can_be_looked_at():
     with stepper.averaged_weights():
         assert torch.allclose(tokenizer.generator.queries, (start + now) / 2)
     assert torch.equal(tokenizer.generator.queries, now)
+
+
+def test_the_means_of_positions_follow_and_are_averaged_with_the_weights():
+    # Averaged weights put tokens elsewhere than the latest do: the latest means would not fit.
+    tokenizer = tiny_tokenizer(quantizer=tiny_centred_config().quantizer)
+    plan = recipe(weight_average=0.5)
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    stepper.initialise_codebook((batch(),))
+    start = tokenizer.quantizer.centre.clone()
+    assert torch.equal(stepper.averaged["quantizer.centre"], start)
+    for step in range(2):  # the first sees what the means were taken from
+        stepper((batch(),), step_values(plan, step), step)
+        now = tokenizer.quantizer.centre.clone()
+        start = (start + now) / 2
+    with stepper.averaged_weights():
+        assert torch.allclose(tokenizer.quantizer.centre, start)
+    assert torch.equal(tokenizer.quantizer.centre, now)
+    assert not torch.allclose(now, start)
 
 
 def test_trouble_remembers_the_first_step_and_its_terms():

@@ -32,6 +32,10 @@ def tiny_config(**changes) -> TokenizerConfig:
     return TokenizerConfig(**{**values, **changes})
 
 
+def tiny_centred_config() -> TokenizerConfig:
+    return tiny_config(quantizer=QuantizerConfig(codes=32, code_width=4, centred=True))
+
+
 def tiny_tokenizer(seed: int = 0, **changes) -> Tokenizer:
     torch.manual_seed(seed)
     return Tokenizer(tiny_config(**changes))

@@ -15,23 +15,31 @@ from strop.model.layers import initialise
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizerConfig:
-    """The codebook: `codes` unit vectors of `code_width` dimensions, kept by EMA of `decay`."""
+    """The codebook: `codes` unit vectors of `code_width` dimensions, kept by EMA of `decay`.
+
+    centred  take the mean token of each position out first. Without it, as in the paper, tokens
+             lie around their position's mean, positions divide the codebook among them, and a
+             good part of a code says only where in the program it stands, which is known
+    """
 
     codes: int = 1024
     code_width: int = 16
     decay: float = 0.95
+    centred: bool = False
 
 
 class Quantized(NamedTuple):
     """What the quantizer makes of raw tokens. All but the codes are fp32.
 
     codes       (B, K) int64
-    z           (B, K, d_c) the raw tokens, projected to the sphere
+    projected   (B, K, d_c) the raw tokens in the space of the codes
+    z           (B, K, d_c) these on the sphere
     z_q         (B, K, d_c) their code vectors; the gradient passes straight through to `z`
     similarity  (B, K, N) cosine of `z` with every code
     """
 
     codes: Tensor
+    projected: Tensor
     z: Tensor
     z_q: Tensor
     similarity: Tensor
@@ -41,12 +49,13 @@ class Quantizer(nn.Module):
     """Linear to `d_c`, l2-normalise, nearest code. `forward` never changes the codebook.
 
     The codebook is a buffer: the mean direction of the tokens assigned to each code, as an EMA of
-    their counts and sums. `update`, `initialise` and `reseed` are the only ways to move it, and
-    only a trainer calls them. Everything here is fp32, also under autocast: in bf16 the nearest
-    code is often another one.
+    their counts and sums; so is the mean of each position, where tokens are centred. `update`,
+    `initialise` and `reseed` are the only ways to move the codebook, `recentre` the means, and only
+    a trainer calls them. Everything here is fp32, also under autocast: in bf16 the nearest code is
+    often another one.
     """
 
-    def __init__(self, config: QuantizerConfig, *, width: int) -> None:
+    def __init__(self, config: QuantizerConfig, *, width: int, length: int) -> None:
         super().__init__()
         self.decay = config.decay
         self.project = nn.Linear(width, config.code_width)
@@ -56,22 +65,45 @@ class Quantizer(nn.Module):
         self.register_buffer("codebook", codebook)
         self.register_buffer("counts", torch.ones(config.codes))
         self.register_buffer("sums", codebook.clone())
+        self.register_buffer(
+            "centre", torch.zeros(length, config.code_width) if config.centred else None
+        )
         self.codebook: Tensor
+        self.centre: Tensor | None
         self.counts: Tensor
         self.sums: Tensor
 
     def forward(self, raw: Tensor) -> Quantized:
         """Raw tokens `(B, K, d)` to codes and code vectors."""
         with torch.autocast(raw.device.type, enabled=False):
-            z = F.normalize(self.project(raw.float()), dim=-1)
+            projected = self.project(raw.float())
+            centred = projected if self.centre is None else projected - self.centre
+            z = F.normalize(centred, dim=-1)
             similarity = z @ self.codebook.T
             codes = similarity.argmax(dim=-1)
             z_q = z + (self.codebook[codes] - z).detach()
-        return Quantized(codes, z, z_q, similarity)
+        return Quantized(codes, projected, z, z_q, similarity)
 
     def vectors(self, codes: Tensor) -> Tensor:
         """Codes `(B, L)` to code vectors `(B, L, d_c)`."""
         return self.codebook[codes]
+
+    @torch.no_grad()
+    def recentre(self, projected: Tensor, active: Tensor, *, decay: float | None = None) -> None:
+        """Move each position's mean towards its active tokens: `(B, K, d_c)` and `(B, K)`.
+
+        Positions without any stay where they are. `decay` is the codebook's unless given.
+        """
+        if self.centre is None:
+            return
+        weight = active.double()[..., None]
+        # In doubles and over all processes, as in `update`.
+        batch = torch.cat([weight, weight * projected.double()], dim=-1).sum(dim=0)
+        if _distributed():
+            dist.all_reduce(batch)
+        count, mean = batch[:, :1], (batch[:, 1:] / batch[:, :1].clamp(min=1)).float()
+        rate = 1 - (self.decay if decay is None else decay)
+        self.centre.copy_(torch.where(count > 0, self.centre.lerp(mean, rate), self.centre))
 
     @torch.no_grad()
     def update(self, z: Tensor, codes: Tensor, active: Tensor) -> None:
@@ -94,6 +126,13 @@ class Quantizer(nn.Module):
         self.counts.lerp_(batch[:, 0].float(), 1 - self.decay)
         self.sums.lerp_(batch[:, 1:].float(), 1 - self.decay)
         self._refresh(batch[:, 0] > 0)
+
+    @torch.no_grad()
+    def begin(self, raw: Tensor, uniform: Tensor) -> None:
+        """Take means and codes from the raw tokens `(B, K, d)` of the first batch, all active."""
+        everywhere = torch.ones(raw.shape[:2], dtype=torch.bool, device=raw.device)
+        self.recentre(self(raw).projected, everywhere, decay=0.0)
+        self.initialise(self(raw).z, everywhere, uniform)
 
     @torch.no_grad()
     def initialise(self, z: Tensor, active: Tensor, uniform: Tensor) -> None:

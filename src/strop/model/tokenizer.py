@@ -108,7 +108,9 @@ class Tokenizer(
         shape = {"locations": config.grid**2, "length": config.max_length}
         width = config.teacher.width
         self.generator = Generator(config.generator, field_width=width, **shape)
-        self.quantizer = Quantizer(config.quantizer, width=config.generator.width)
+        self.quantizer = Quantizer(
+            config.quantizer, width=config.generator.width, length=config.max_length
+        )
         self.length_head = (
             LengthHead(config.length_head, field_width=width, length=config.max_length)
             if config.length_head.fixed is None
@@ -146,7 +148,10 @@ class Tokenizer(
         """Twelve hex digits that tell this model from others: its config and its codebook."""
         # A decoder may come later and a teacher's folder may move: neither makes other programs.
         config = replace(self.config, decoder=None, teacher=replace(self.config.teacher, name=""))
-        content = json.dumps(to_dict(config), sort_keys=True).encode()
+        told = to_dict(config)
+        if not config.quantizer.centred:  # younger than the models that do without
+            del told["quantizer"]["centred"]
+        content = json.dumps(told, sort_keys=True).encode()
         codebook = self.quantizer.codebook.detach().float().cpu().numpy().tobytes()
         return hashlib.sha256(content + codebook).hexdigest()[:12]
 

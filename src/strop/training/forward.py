@@ -74,6 +74,7 @@ class Outcome(NamedTuple):
     terms: Tensor
     metrics: Tensor
     codes: Tensor
+    projected: Tensor
     z: Tensor
     active: Tensor
     state: CurriculumState
@@ -222,7 +223,16 @@ def forward(
         ]
     )
     metrics = torch.cat([terms, measured])
-    return Outcome(loss, terms, metrics, quantized.codes, quantized.z.detach(), active, seen.state)
+    return Outcome(
+        loss,
+        terms,
+        metrics,
+        quantized.codes,
+        quantized.projected.detach(),
+        quantized.z.detach(),
+        active,
+        seen.state,
+    )
 
 
 class Observation(NamedTuple):

@@ -133,7 +133,7 @@ def train(
         checkpoint = _checkpoint(folder, resume, workers)
         if checkpoint is not None and teacher is not None:
             # Its scale was measured when the run began.
-            preset = replace(preset, model=_stored_model(checkpoint))
+            preset = replace(preset, model=_stored_preset(checkpoint).model)
             teacher = None
         watchers = Several(callbacks if workers.first else ())
         fields = open_data(
@@ -400,7 +400,8 @@ def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
     """Copy what fits from `source` into `tokenizer`; the names of what was copied."""
     target, given = tokenizer.state_dict(), source.state_dict()
     fits = {name for name in target if name in given and given[name].shape == target[name].shape}
-    if "quantizer.codebook" not in fits:
+    # Codes mean something only to the tokens they were learnt from: all of it fits or nothing.
+    if any(name.startswith("quantizer.") for name in (target.keys() | given.keys()) - fits):
         fits -= {name for name in fits if name.startswith("quantizer.")}
     if not any(name.startswith("generator.layers") for name in fits):
         raise TrainingError(
@@ -458,12 +459,13 @@ def _checkpoint(folder: Path | None, resume: bool, workers: Workers) -> Checkpoi
     return checkpoint
 
 
-def _stored_model(checkpoint: Checkpoint) -> TokenizerConfig:
-    return from_dict(Preset, checkpoint.about["preset"], "checkpoint").model
+def _stored_preset(checkpoint: Checkpoint) -> Preset:
+    # As a `Preset`: what was no setting yet when the run began has its default.
+    return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
 
 
 def _check_same(checkpoint: Checkpoint, preset: Preset) -> None:
-    before, now = _flat(checkpoint.about["preset"]), _flat(to_dict(preset))
+    before, now = _flat(to_dict(_stored_preset(checkpoint))), _flat(to_dict(preset))
     different = sorted(
         key
         for key in before.keys() | now.keys()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ class Stepper:
 
     tokenizer, optimizer  the model and its AdamW
     state                 the curriculum's averages
-    averaged              the averaged weights by name, or None
+    averaged              the averaged weights, and means of positions, by name, or None
     totals, counted       sum of `METRICS` since `take_metrics`, and over how many steps
     trouble               (2 + len(TERMS),): whether a term was ever not finite or above the
                           limit, and step and terms when it first was
@@ -64,9 +64,13 @@ class Stepper:
             warnings.simplefilter("ignore", UserWarning)
             _materialise(self.optimizer)
         self.state = curriculum.initial_state(device)
+        # The means that tokens are centred by belong to the weights they were measured with, and
+        # are averaged with them.
+        self._learnt: dict[str, Tensor] = dict(self.parameters)
+        self._learnt |= {n: b for n, b in tokenizer.named_buffers() if n == "quantizer.centre"}
         self.averaged: dict[str, Tensor] | None = None
         if training.weight_average:
-            self.averaged = {name: p.detach().clone() for name, p in self.parameters.items()}
+            self.averaged = {name: x.detach().clone() for name, x in self._learnt.items()}
         self.totals = torch.zeros(len(METRICS), device=device)
         self.counted = 0
         self.trouble = torch.zeros(2 + len(TERMS), device=device)
@@ -113,12 +117,12 @@ class Stepper:
 
     @torch.no_grad()
     def initialise_codebook(self, loaded: tuple[Tensor, ...]) -> None:
-        """Place the codes on tokens of the first batch."""
+        """Place the codes, and the means of positions, on tokens of the first batch."""
         field = self.field_of(loaded).float() * self.tokenizer.config.teacher.scale
-        z = self.tokenizer.quantizer(self.tokenizer.generator(field)).z
-        everywhere = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
         uniform = draws.uniform(self.recipe.training.seed, "initialise", 0, self._codes)
-        self.tokenizer.quantizer.initialise(z, everywhere, uniform.to(self.device))
+        self.tokenizer.quantizer.begin(self.tokenizer.generator(field), uniform.to(self.device))
+        if self.averaged is not None:
+            _assign(self.averaged, self._learnt)
 
     def __call__(self, loaded: tuple[Tensor, ...], values: Tensor, step: int) -> None:
         """Take `step`, whose batch is `loaded` and whose numbers are `values`, on the device."""
@@ -157,12 +161,13 @@ class Stepper:
             self.head_rate.copy_(rate * values[SCALARS.index("length_gate")])
             self.optimizer.step()
             self.tokenizer.quantizer.update(outcome.z, outcome.codes, outcome.active)
+            self.tokenizer.quantizer.recentre(outcome.projected, outcome.active)
             for kept, new in zip(self.state, outcome.state, strict=True):
                 kept.copy_(new)
             if self.averaged is not None:
                 torch._foreach_lerp_(
                     list(self.averaged.values()),
-                    [parameter.detach() for parameter in parameters],
+                    [each.detach() for each in self._learnt.values()],
                     1 - training.weight_average,
                 )
             world = self.recipe.workers.world
@@ -241,17 +246,17 @@ class Stepper:
         if self.averaged is None:
             yield
             return
-        own = {name: p.detach().clone() for name, p in self.parameters.items()}
-        _assign(self.parameters, self.averaged)
+        own = {name: x.detach().clone() for name, x in self._learnt.items()}
+        _assign(self._learnt, self.averaged)
         try:
             yield
         finally:
-            _assign(self.parameters, own)
+            _assign(self._learnt, own)
 
     def use_averaged_weights(self) -> None:
         """Put the averaged weights into the model for good."""
         assert self.averaged is not None
-        _assign(self.parameters, self.averaged)
+        _assign(self._learnt, self.averaged)
 
 
 def trainable(tokenizer: nn.Module) -> dict[str, nn.Parameter]:
@@ -309,6 +314,6 @@ def _clip(parameters: list[nn.Parameter], limit: float) -> Tensor:
 
 
 @torch.no_grad()
-def _assign(parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
-    for name, parameter in parameters.items():
-        parameter.copy_(values[name])
+def _assign(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        tensor.copy_(values[name])

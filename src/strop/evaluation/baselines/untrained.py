@@ -33,8 +33,7 @@ def untrained(
         torch.manual_seed(seed)
         tokenizer = Tokenizer(replace(config, decoder=None)).to(fields.device).eval()
         uniform = torch.rand(config.quantizer.codes).to(fields.device)
-    z = tokenizer.quantizer(tokenizer.generator(fields[:64] * config.teacher.scale)).z
-    tokenizer.quantizer.initialise(z, torch.ones_like(z[..., 0], dtype=torch.bool), uniform)
+    tokenizer.quantizer.begin(tokenizer.generator(fields[:64] * config.teacher.scale), uniform)
 
     def guess(chunk: Tensor) -> Tensor:
         program = encode_fields(tokenizer, chunk).with_lengths(length)
