@@ -41,7 +41,7 @@ def train(rows: slice) -> dict[str, Tensor]:
             quantizer.initialise(z, active, torch.rand(N, generator=uniform))
         codes = (z @ quantizer.codebook.T).argmax(dim=-1)
         quantizer.update(z, codes, active)
-        quantizer.recentre(z, active)
+        quantizer.recentre(z)
         if step % 5 == 4:
             quantizer.reseed(z, active, torch.rand(N, generator=uniform), below=5.0)
         for name in ("codebook", "counts", "sums", "centre"):

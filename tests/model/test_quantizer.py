@@ -187,26 +187,23 @@ def off_centre(count: int = 64) -> Tensor:
 
 
 def test_recentring_by_hand():
-    """Decay 0.95. Position 0 has (2, 0) and (4, 2), position 1 one active token, the rest none."""
+    """Decay 0.95. Position 0 has (2, 0) and (4, 2), the others (1, 1) twice."""
     quantizer = make(code_width=2, centred=True)
     quantizer.centre[1:] = torch.tensor([7.0, -7.0])
-    projected = torch.full((2, LENGTH, 2), 100.0)
+    projected = torch.ones(2, LENGTH, 2)
     projected[:, 0] = torch.tensor([[2.0, 0.0], [4.0, 2.0]])
-    projected[0, 1] = torch.tensor([1.0, 1.0])
-    active = torch.zeros(2, LENGTH, dtype=torch.bool)
-    active[:, 0] = active[0, 1] = True
-    quantizer.recentre(projected, active)
-    expected = [[0.15, 0.05], [6.7, -6.6], *[[7.0, -7.0]] * 3]
+    quantizer.recentre(projected)
+    expected = [[0.15, 0.05], *[[6.7, -6.6]] * 4]
     torch.testing.assert_close(quantizer.centre, torch.tensor(expected))
-    quantizer.recentre(projected, active, decay=0.5)
-    expected = [[1.575, 0.525], [3.85, -2.8], *[[7.0, -7.0]] * 3]
+    quantizer.recentre(projected, decay=0.5)
+    expected = [[1.575, 0.525], *[[3.85, -2.8]] * 4]
     torch.testing.assert_close(quantizer.centre, torch.tensor(expected))
 
 
 def test_tokens_are_seen_from_the_mean_of_their_position():
     quantizer, raw = make(centred=True), off_centre()
     before = quantizer(raw)
-    quantizer.recentre(before.projected, everywhere(raw), decay=0.0)
+    quantizer.recentre(before.projected, decay=0.0)
     after = quantizer(raw)
     assert torch.equal(after.projected, before.projected)
     mean = after.projected.mean(dim=0)
@@ -234,7 +231,7 @@ def test_beginning_centres_before_it_places_codes():
 def test_without_centring_there_is_nothing_to_recentre():
     quantizer, raw = make(), off_centre()
     before = snapshot(quantizer)
-    quantizer.recentre(quantizer(raw).projected, everywhere(raw))
+    quantizer.recentre(quantizer(raw).projected)
     assert same(quantizer, before)
 
 
@@ -286,7 +283,7 @@ def test_updates_are_fp32_under_autocast():
         quantizer, z = make(centred=True), tokens()
         codes = nearest(quantizer, z)
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            quantizer.recentre(z[:, :LENGTH], everywhere(z)[:, :LENGTH])
+            quantizer.recentre(z[:, :LENGTH])
             quantizer.update(z, codes, everywhere(z))
             quantizer.reseed(z, everywhere(z), torch.linspace(0, 0.99, N), below=0.96)
         results.append(snapshot(quantizer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from strop.training.distill import DistillConfig, distill, learning_rate
 from strop.training.distilled import add_metrics
 from strop.training.networks import load_network
 from strop.training.pool import Pool
-from strop.training.student import Target, coarser, distance, distortion
+from strop.training.student import Target, coarser, distance, distortion, grouped
 from strop.training.views import NUMBERS, random_views, resized
 
 MINI = {
@@ -339,6 +340,33 @@ def test_coarser_fields_are_means_of_two_by_two():
 
 
 # Convolutional networks.
+
+
+def test_a_field_is_averaged_over_what_another_holds_alike():
+    """Two pairs of alike locations, at right angles: weights e : e : 1 : 1 at temperature 1."""
+    by = torch.tensor([[[2.0, 0.0], [1.0, 0.0], [0.0, 3.0], [0.0, 1.0]]])
+    field = torch.tensor([[[1.0], [3.0], [10.0], [20.0]]])
+    e = math.e
+    first, second = (4 * e + 30) / (2 * e + 2), (4 + 30 * e) / (2 * e + 2)
+    expected = torch.tensor([[[first], [first], [second], [second]]])
+    torch.testing.assert_close(grouped(field, by, 1.0), expected)
+    torch.testing.assert_close(
+        grouped(field, by, 0.01), torch.tensor([[[2.0], [2.0], [15.0], [15.0]]])
+    )
+
+
+def test_meaning_is_learned_over_the_groups_of_the_first_network(networks, pictures, tmp_path):
+    """Averaged targets are smoother, so the second network's part is easier; the first's stays."""
+
+    def run(grouping: float) -> dict[str, float]:
+        config = replace(SMALL, grouping=grouping)
+        out = tmp_path / str(grouping)
+        return distill(networks, [pictures], out=out, config=config, device="cpu")
+
+    plain, averaged = run(0.0), run(0.2)
+    second, first = "resnet, 64 px, patches, r2_centred", "vit, 64 px, patches, r2_centred"
+    assert averaged[second] > plain[second]
+    assert averaged[first] == pytest.approx(plain[first], abs=0.1)
 
 
 def test_a_convolutional_network_gives_a_field(networks, pictures):

@@ -70,6 +70,14 @@ def distill(
     geometry: Annotated[
         float, typer.Option(min=0, help="Weight of keeping the first network's geometry.")
     ] = _DEFAULT.geometry,
+    grouping: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Average the other networks' fields over what the first holds alike, at this "
+            "temperature of its cosines, such as 0.1; 0 for as they are.",
+        ),
+    ] = _DEFAULT.grouping,
     name: Annotated[str | None, typer.Option(help="Title of the card.")] = None,
     notes: Annotated[
         list[str] | None,
@@ -92,6 +100,7 @@ def distill(
         minutes=minutes,
         learning_rate=learning_rate,
         geometry=geometry,
+        grouping=grouping,
         views=views,
         seed=seed,
     )

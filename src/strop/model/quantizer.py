@@ -89,21 +89,21 @@ class Quantizer(nn.Module):
         return self.codebook[codes]
 
     @torch.no_grad()
-    def recentre(self, projected: Tensor, active: Tensor, *, decay: float | None = None) -> None:
-        """Move each position's mean towards its active tokens: `(B, K, d_c)` and `(B, K)`.
+    def recentre(self, projected: Tensor, *, decay: float | None = None) -> None:
+        """Move each position's mean towards that of a batch `(B, K, d_c)`, active or not.
 
-        Positions without any stay where they are. `decay` is the codebook's unless given.
+        A mean that followed the active tokens alone would be stale where programs seldom reach.
+        `decay` is the codebook's unless given.
         """
         if self.centre is None:
             return
-        weight = active.double()[..., None]
         # In doubles and over all processes, as in `update`.
-        batch = torch.cat([weight, weight * projected.double()], dim=-1).sum(dim=0)
+        sums = projected.double().sum(dim=0)
+        count = len(projected)
         if _distributed():
-            dist.all_reduce(batch)
-        count, mean = batch[:, :1], (batch[:, 1:] / batch[:, :1].clamp(min=1)).float()
-        rate = 1 - (self.decay if decay is None else decay)
-        self.centre.copy_(torch.where(count > 0, self.centre.lerp(mean, rate), self.centre))
+            dist.all_reduce(sums)
+            count *= dist.get_world_size()
+        self.centre.lerp_((sums / count).float(), 1 - (self.decay if decay is None else decay))
 
     @torch.no_grad()
     def update(self, z: Tensor, codes: Tensor, active: Tensor) -> None:
@@ -131,7 +131,7 @@ class Quantizer(nn.Module):
     def begin(self, raw: Tensor, uniform: Tensor) -> None:
         """Take means and codes from the raw tokens `(B, K, d)` of the first batch, all active."""
         everywhere = torch.ones(raw.shape[:2], dtype=torch.bool, device=raw.device)
-        self.recentre(self(raw).projected, everywhere, decay=0.0)
+        self.recentre(self(raw).projected, decay=0.0)
         self.initialise(self(raw).z, everywhere, uniform)
 
     @torch.no_grad()

@@ -37,9 +37,17 @@ from strop.training.checkpoint import (
 from strop.training.distilled import save_distilled
 from strop.training.loop import machine
 from strop.training.networks import load_network
-from strop.training.pool import Pool, Watch, read_pool
+from strop.training.pool import Pool, Watch, read_pool, whole_batches
 from strop.training.sources import compiled_teacher, to_device
-from strop.training.student import Student, Target, coarser, distortion, term_names, terms
+from strop.training.student import (
+    Student,
+    Target,
+    coarser,
+    distortion,
+    grouped,
+    term_names,
+    terms,
+)
 from strop.training.views import NUMBERS, random_views, resized
 
 _SAMPLE = 1024  # views that means and spreads are measured on
@@ -64,6 +72,8 @@ class DistillConfig:
     class_weight    of the class token's terms beside the patches'
     geometry        weight of the term that keeps the student's cosines between patches those of
                     the first network
+    grouping        if above 0, the fields of all networks but the first are averaged over locations
+                    that the first holds alike, by a softmax of its cosines over this temperature
     views           of each image, made and looked at by the networks before the first step, which
                     then costs the student's part alone; 0 for new ones in every step
     smallest_crop   share of an image's area that a view shows at least
@@ -83,6 +93,7 @@ class DistillConfig:
     weight_decay: float = 0.05
     class_weight: float = 0.5
     geometry: float = 1.0
+    grouping: float = 0.0
     views: int = 0
     smallest_crop: float = 0.35
     held_out: int = 256
@@ -100,8 +111,9 @@ class DistillConfig:
         for name in ("steps", "batch", "log_every", "validate_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}.", "Give at least 1.")
-        if self.views < 0:
-            raise ConfigError(f"views is {self.views}.", "Give 0 or more.")
+        for name in ("views", "grouping"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}.", "Give 0 or more.")
         for name in ("learning_rate", "smallest_crop"):
             if not 0 < getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}.", "Give more than 0, up to 1.")
@@ -343,7 +355,10 @@ class _Run:
     @torch.no_grad()
     def _fields(self, view: Tensor) -> list[Tensor]:
         with self._autocast():
-            return [network(view) for network in self.networks]
+            first, *others = [network(view) for network in self.networks]
+        if self.config.grouping:
+            others = [grouped(field, first, self.config.grouping) for field in others]
+        return [first, *others]
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.compiled)
@@ -371,8 +386,9 @@ class _Run:
         Of the averaged weights, at each size; the R² is `r2_centred`.
         """
         student, sums = self.averaged, _Sums()
-        # Batches of the training's size: compiled networks know no other.
-        for images in _full(self.pool.held_out, self.config.batch):
+        held_out = self.pool.held_out
+        for rows in whole_batches(len(held_out), self.config.batch):
+            images = held_out[to_device(rows, self.device)]
             fields = self._fields(images.float())
             for size in self.config.sizes:
                 with self._autocast():
@@ -478,13 +494,6 @@ def learning_rate(config: DistillConfig, progress: float) -> float:
         return config.learning_rate * max(progress / config.warmup, 0.005)
     rest = (progress - config.warmup) / (1 - config.warmup)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * min(rest, 1.0)))
-
-
-def _full(images: Tensor, batch: int) -> list[Tensor]:
-    """`images` in batches of exactly `batch`; the last is filled up from the start."""
-    count = -(-len(images) // batch) * batch
-    rows = torch.arange(count, device=images.device) % len(images)
-    return [images[part] for part in rows.split(batch)]
 
 
 def _check(

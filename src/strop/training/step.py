@@ -161,7 +161,7 @@ class Stepper:
             self.head_rate.copy_(rate * values[SCALARS.index("length_gate")])
             self.optimizer.step()
             self.tokenizer.quantizer.update(outcome.z, outcome.codes, outcome.active)
-            self.tokenizer.quantizer.recentre(outcome.projected, outcome.active)
+            self.tokenizer.quantizer.recentre(outcome.projected)
             for kept, new in zip(self.state, outcome.state, strict=True):
                 kept.copy_(new)
             if self.averaged is not None:

@@ -139,6 +139,14 @@ def _cosines(field: Tensor) -> Tensor:
     return (unit @ unit.transpose(1, 2)).float()
 
 
+def grouped(field: Tensor, by: Tensor, temperature: float) -> Tensor:
+    """A field (B, S, d), at each location averaged over those that `by` (B, S, .) holds alike.
+
+    The weights are a softmax of the cosines of `by` over `temperature`.
+    """
+    return torch.softmax(_cosines(by) / temperature, dim=-1) @ field.float()
+
+
 def coarser(field: Tensor, like: Tensor) -> Tensor:
     """A field (B, S, d) averaged to the locations of `like` (B, S', .)."""
     if field.shape[1] == like.shape[1]:
