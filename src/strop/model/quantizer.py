@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional as dist_functional
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -17,8 +18,8 @@ from strop.model.layers import initialise
 class QuantizerConfig:
     """The codebook: `codes` unit vectors of `code_width` dimensions, kept by EMA of `decay`.
 
-    centred  take the mean token of each position out first. Without it, as in the paper, tokens
-             lie around their position's mean, positions divide the codebook among them, and a
+    centred  move the tokens of every position to the same mean first. Without it, as in the paper,
+             they lie around a mean of their own, positions divide the codebook among them, and a
              good part of a code says only where in the program it stands, which is known
     """
 
@@ -77,8 +78,7 @@ class Quantizer(nn.Module):
         """Raw tokens `(B, K, d)` to codes and code vectors."""
         with torch.autocast(raw.device.type, enabled=False):
             projected = self.project(raw.float())
-            centred = projected if self.centre is None else projected - self.centre
-            z = F.normalize(centred, dim=-1)
+            z = F.normalize(projected - self._offset(projected), dim=-1)
             similarity = z @ self.codebook.T
             codes = similarity.argmax(dim=-1)
             z_q = z + (self.codebook[codes] - z).detach()
@@ -88,6 +88,21 @@ class Quantizer(nn.Module):
         """Codes `(B, L)` to code vectors `(B, L, d_c)`."""
         return self.codebook[codes]
 
+    def _offset(self, projected: Tensor) -> Tensor:
+        """How far the mean token of each position is from that of all, `(K, d_c)`.
+
+        Its value is by the stored means; its gradient is by those of the batch. Without that, the
+        tokens of a position could move together at no cost, and would run away from the stored.
+        """
+        if self.centre is None:
+            return projected.new_zeros(())
+        stored = self.centre - self.centre.mean(dim=0)
+        if not torch.is_grad_enabled():
+            return stored
+        batch = _mean_token(projected)
+        batch = batch - batch.mean(dim=0)
+        return stored + (batch - batch.detach())
+
     @torch.no_grad()
     def recentre(self, projected: Tensor, *, decay: float | None = None) -> None:
         """Move each position's mean towards that of a batch `(B, K, d_c)`, active or not.
@@ -95,15 +110,9 @@ class Quantizer(nn.Module):
         A mean that followed the active tokens alone would be stale where programs seldom reach.
         `decay` is the codebook's unless given.
         """
-        if self.centre is None:
-            return
-        # In doubles and over all processes, as in `update`.
-        sums = projected.double().sum(dim=0)
-        count = len(projected)
-        if _distributed():
-            dist.all_reduce(sums)
-            count *= dist.get_world_size()
-        self.centre.lerp_((sums / count).float(), 1 - (self.decay if decay is None else decay))
+        if self.centre is not None:
+            rate = 1 - (self.decay if decay is None else decay)
+            self.centre.lerp_(_mean_token(projected), rate)
 
     @torch.no_grad()
     def update(self, z: Tensor, codes: Tensor, active: Tensor) -> None:
@@ -163,6 +172,15 @@ class Quantizer(nn.Module):
         # codes stay as they are, or the direction of a long unused one would fade with its sum.
         directions = F.normalize(self.sums, dim=-1)
         self.codebook.copy_(torch.where(moved[:, None], directions, self.codebook))
+
+
+def _mean_token(projected: Tensor) -> Tensor:
+    """The mean of `(B, K, d_c)` over the images of all processes; gradients go back to all."""
+    # In doubles, for the reason given in `update`.
+    total, count = projected.double().sum(dim=0), len(projected)
+    if _distributed():
+        total, count = dist_functional.all_reduce(total), count * dist.get_world_size()
+    return (total / count).float()
 
 
 def _distributed() -> bool:
