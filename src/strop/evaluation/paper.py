@@ -108,8 +108,8 @@ def setting_of(part: Mapping[str, Any]) -> Setting:
     if variant is None:
         differs.append("the model is none of the paper's variants")
     if trained_on is None or not any(cell.trained_on == trained_on for cell in cells()):
-        told = trained_on or "nothing that it names"
-        differs.append(f"trained on {told}, not on COCO, ImageNet or CLEVR")
+        told = model["about"].get("data") or "nothing that it names"
+        differs.append(f"trained on {told}, not on the paper's COCO, ImageNet or CLEVR")
     differs += _data_differs(spec, part["images"])
     if part["suite"] in ("segmentation", "multilabel", "depth") and part["protocol"] != "paper":
         differs.append(f"the probe protocol is {part['protocol']}")
