@@ -15,6 +15,9 @@ strop teacher distill --name tiny --out "${OUT:-runs/tiny}" \
     --note "mobilenet_v2: torchvision's MobileNetV2, ImageNet weights, BSD-3" \
     --note "photographs: COCO 2017, under the terms of use of COCO and of Flickr" \
     --note "scenes: rendered by strop" \
+    --limit "Trained for minutes on few images, to try things out and to test with." \
+    --limit "It groups patches about as well as vits14-focus and knows far fewer classes." \
+    --limit "It hardly tells colours and materials apart." \
     "$@"
 
 if [ -n "${VOC:-}" ]; then

@@ -85,6 +85,7 @@ def distilled(networks, pictures, tmp_path_factory) -> tuple[Path, dict[str, flo
             config=SMALL,
             shares=[3, 1],
             notes=["vit: random, public domain"],
+            limits=["Knows blocks.", "Nothing else."],
             device="cpu",
         )
     return out, metrics
@@ -121,7 +122,13 @@ def test_weights_are_bf16_and_the_card_says_where_they_come_from(distilled):
     folder, metrics = distilled
     assert {v.dtype for v in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
     card = (folder / "README.md").read_text(encoding="utf-8")
-    for fact in ("vit`, with weight 1", "resnet`, with weight 0.5", "public domain", "75% of the"):
+    for fact in (
+        "vit`, with weight 1",
+        "resnet`, with weight 0.5",
+        "public domain",
+        "75% of the",
+        "## Limits\n\nKnows blocks. Nothing else.\n",
+    ):
         assert fact in card
     assert all(name in card for name in metrics)
     assert str(folder.parent) not in card

@@ -83,6 +83,10 @@ def distill(
         list[str] | None,
         typer.Option("--note", help="A line for the card: a source and its licence. Repeatable."),
     ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option("--limit", help="A sentence for the card: what it is not good for."),
+    ] = None,
     fp32: Annotated[bool, typer.Option("--fp32", help="Store fp32 weights, not bf16.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint in --out.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes that read images.")] = 2,
@@ -122,6 +126,7 @@ def distill(
             validation=validation,
             name=name,
             notes=notes or (),
+            limits=limits or (),
             dtype="fp32" if fp32 else "bf16",
             resume=resume,
             device=choose_device(device),

@@ -131,6 +131,7 @@ def distill(
     validation: str | Dataset | Tensor | None = None,
     name: str | None = None,
     notes: Sequence[str] = (),
+    limits: Sequence[str] = (),
     dtype: Literal["bf16", "fp32"] = "bf16",
     resume: bool = False,
     device: str | torch.device | None = None,
@@ -146,6 +147,7 @@ def distill(
     validation  images to measure on; without it some of `data` are kept for that
     name        the title of the card, by default the folder's
     notes       lines for the card: where sources and data come from, and their licences
+    limits      sentences for the card: what the teacher is not good for
     dtype       of the weights in the folder
 
     Returns the metrics on the held-out images, which are also in the card. On a GPU all but the
@@ -189,6 +191,7 @@ def distill(
         "machine": machine(chosen),
         "sources": [{"name": _label(each), "weight": weights[each]} for each in weights],
         "notes": list(notes),
+        "limits": list(limits),
         "metrics": metrics,
         "settings": asdict(config),
     }

@@ -72,6 +72,8 @@ def render(facts: dict[str, Any]) -> str:
     ]
     if facts["notes"]:
         sections += ["## Sources and licences", "\n".join(f"- {note}" for note in facts["notes"])]
+    if facts.get("limits"):
+        sections += ["## Limits", " ".join(facts["limits"])]
     sections += [
         "## Metrics",
         "On held-out images, unless the name says otherwise; `r2_centred` is R² about the mean of "
@@ -85,7 +87,7 @@ def render(facts: dict[str, Any]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-_SECTIONS = ("name", "sources", "notes", "metrics", "settings")
+_SECTIONS = ("name", "sources", "notes", "limits", "metrics", "settings")
 
 
 def _table(values: dict[str, Any]) -> str:
