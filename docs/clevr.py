@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from strop.config import to_dict
+from strop.config import flatten, to_dict
 from strop.data.spec import parse_spec
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import Block, Picture, Points, Table, Text, to_markdown
@@ -126,8 +126,8 @@ def settings(rows: list[Row]) -> Iterator[Block]:
     first = next((row for row in rows if not row.is_trial), None)
     if first is None:
         return
-    run = _flat(read_json(RESULTS / first.name / "run.json", "run", 1))
-    paper = _flat(to_dict(load_preset(first.facts["preset"])))
+    run = flatten(read_json(RESULTS / first.name / "run.json", "run", 1))
+    paper = flatten(to_dict(load_preset(first.facts["preset"])))
     differs = [
         [f"`{key}`", _plain(paper[key]), _plain(value)]
         for key, value in run.items()
@@ -423,15 +423,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return f"{value:,}" if type(value) is int else str(value)
-
-
-def _flat(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as `a.b.c`."""
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat
 
 
 def block(make: Callable[[list[Row]], Iterator[Block]]) -> str:

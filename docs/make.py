@@ -12,13 +12,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import clevr
 
+from strop.config import flatten, to_dict
 from strop.evaluation.alignment import HEADLINE
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import to_markdown
@@ -141,18 +142,10 @@ def agreement() -> str:
 
 def probe_protocols() -> str:
     """Every number of both probe protocols."""
-    columns = [_flat(asdict(protocol)) for protocol in PROTOCOLS.values()]
+    columns = [flatten(to_dict(protocol)) for protocol in PROTOCOLS.values()]
     keys = [key for key in dict.fromkeys(k for each in columns for k in each) if key != "name"]
     rows = [[f"`{key}`", *(cell(each.get(key)) for each in columns)] for key in keys]
     return table(["", *PROTOCOLS], [row for row in rows if {*row[1:]} != {"–"}])
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings as `a.b.c`."""
-    if not isinstance(value, dict):
-        return {prefix: ", ".join(map(cell, value)) if isinstance(value, tuple) else value}
-    dot = f"{prefix}." if prefix else ""
-    return {key: leaf for k, v in value.items() for key, leaf in _flat(v, dot + k).items()}
 
 
 def teacher_quality() -> str:
@@ -317,9 +310,11 @@ def erasure_cost() -> str:
     return "\n".join(lines)
 
 
-def cell(value: str | float | None) -> str:
+def cell(value: str | float | list[Any] | None) -> str:
     if value is None:
         return "–"
+    if isinstance(value, list):
+        return ", ".join(map(cell, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -5,7 +5,7 @@
 
 Rows are named in `PAPER` and `TRIALS`: the paper's five, with a decoder, and what was tried to make
 lengths and programs better, each with a codebook of 64. Rows that are asked for together share the
-scenes and their fields. Nothing is chosen by looking at `--clevr`.
+teacher's fields. Nothing is chosen by looking at `--clevr`.
 """
 
 from __future__ import annotations

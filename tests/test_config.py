@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.config import from_dict, override, to_dict
+from strop.config import flatten, from_dict, override, to_dict
 from strop.errors import ConfigError
 
 
@@ -130,3 +130,11 @@ def test_override_replaces_dotted_keys_in_a_copy():
 def test_override_names_what_is_wrong(key, value, message):
     with pytest.raises(ConfigError, match=message):
         override(Outer(name="a"), {key: value})
+
+
+def test_flat_keys_are_those_that_override_takes():
+    config = Outer(name="a", inner=Inner(depth=5, widths=(1, 2)), limit=3)
+    flat = flatten(to_dict(config))
+    assert flat["inner.depth"] == 5
+    assert flat["inner.widths"] == [1, 2]
+    assert override(Outer(name="b"), flat) == config

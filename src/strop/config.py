@@ -18,6 +18,15 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, by keys such as `model.generator.depth`: those `override` takes."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = prefix + key
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
 def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "config") -> Config:
     """Build the dataclass `kind` from `values`; `where` names the place in errors."""
     if not isinstance(values, Mapping):

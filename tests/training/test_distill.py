@@ -346,9 +346,6 @@ def test_coarser_fields_are_means_of_two_by_two():
     assert coarser(field, torch.empty(1, 16, 7)) is field
 
 
-# Convolutional networks.
-
-
 def test_a_field_is_averaged_over_what_another_holds_alike():
     """Two pairs of alike locations, at right angles: weights e : e : 1 : 1 at temperature 1."""
     by = torch.tensor([[[2.0, 0.0], [1.0, 0.0], [0.0, 3.0], [0.0, 1.0]]])
@@ -374,6 +371,9 @@ def test_meaning_is_learned_over_the_groups_of_the_first_network(networks, pictu
     second, first = "resnet, 64 px, patches, r2_centred", "vit, 64 px, patches, r2_centred"
     assert averaged[second] > plain[second]
     assert averaged[first] == pytest.approx(plain[first], abs=0.1)
+
+
+# Convolutional networks.
 
 
 def test_a_convolutional_network_gives_a_field(networks, pictures):

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional as dist_functional
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -179,7 +178,9 @@ def _mean_token(projected: Tensor) -> Tensor:
     # In doubles, for the reason given in `update`.
     total, count = projected.double().sum(dim=0), len(projected)
     if _distributed():
-        total, count = dist_functional.all_reduce(total), count * dist.get_world_size()
+        from torch.distributed.nn.functional import all_reduce  # not every build of torch has it
+
+        total, count = all_reduce(total), count * dist.get_world_size()
     return (total / count).float()
 
 

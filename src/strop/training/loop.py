@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.config import from_dict, to_dict
+from strop.config import flatten, from_dict, to_dict
 from strop.curriculum import CurriculumConfig, phase, scaled
 from strop.data.record import Dataset
 from strop.errors import ConfigError, TrainingError
@@ -465,7 +465,7 @@ def _stored_preset(checkpoint: Checkpoint) -> Preset:
 
 
 def _check_same(checkpoint: Checkpoint, preset: Preset) -> None:
-    before, now = _flat(to_dict(_stored_preset(checkpoint))), _flat(to_dict(preset))
+    before, now = (flatten(to_dict(each)) for each in (_stored_preset(checkpoint), preset))
     different = sorted(
         key
         for key in before.keys() | now.keys()
@@ -477,16 +477,6 @@ def _check_same(checkpoint: Checkpoint, preset: Preset) -> None:
             f"The run in {checkpoint.path.parent.parent} has other settings: {told}.",
             "Resume with the same ones, or start a new run in another --out.",
         )
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 class _Stop:
