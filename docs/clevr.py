@@ -36,11 +36,10 @@ LINES = {
     "ceiling": (PALETTE[0], "-"),
     "tolerance": (PALETTE[1], "-"),
     "price": (PALETTE[2], "-"),
-    "doubling": (PALETTE[3], "-"),
     "contrast": (PALETTE[4], "-"),
+    "residue": (PALETTE[3], "-"),
     "distillation": (PALETTE[5], "-"),
-    "centred": (MUTED, "-"),
-    "together": (PALETTE[4], "-."),
+    "together": (PALETTE[3], "-."),
 }
 """The rows in their order, each with the colour and style of its line in the figures."""
 

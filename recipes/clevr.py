@@ -34,8 +34,13 @@ PRICE = {
     "curriculum.oracle": "price",
     "curriculum.oracle_scale": 0.5,
 }
-DOUBLING = {**PRICE, "curriculum.price_per": "doubling"}
-CONTRAST = {**DOUBLING, "curriculum.oracle_contrast": 1.5, "curriculum.handoff_ceiling": 0.5}
+CONTRAST = {
+    **PRICE,
+    "curriculum.price_per": "doubling",
+    "curriculum.oracle_contrast": 1.5,
+    "curriculum.handoff_ceiling": 0.5,
+}
+RESIDUE = {**PRICE, "curriculum.oracle": "residue", "curriculum.handoff_ceiling": 0.5}
 CENTRED = {"model.quantizer.centred": True}
 
 Row = tuple[str, dict[str, Any]]
@@ -55,11 +60,10 @@ TRIALS: dict[str, Row] = {
         {**RATES, "curriculum.truncation_minimum": 2, "curriculum.oracle": "tolerance"},
     ),
     "price": ("clevr-64", PRICE),
-    "doubling": ("clevr-64", DOUBLING),
     "contrast": ("clevr-64", CONTRAST),
+    "residue": ("clevr-64", RESIDUE),
     "distillation": ("clevr-64", {**CEILING, "objective.distillation_weight": 0.5}),
-    "centred": ("clevr-64", CENTRED),
-    "together": ("clevr-64", {**CONTRAST, **CENTRED}),
+    "together": ("clevr-64", {**RESIDUE, **CENTRED}),
 }
 ROWS = {**PAPER, **TRIALS}
 

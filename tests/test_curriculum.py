@@ -395,9 +395,22 @@ def test_with_a_tolerance_there_is_no_price():
     assert state.log_price.item() == 0
 
 
-def test_the_steered_mean_is_reached():
+def test_lengths_in_proportion_to_what_all_tokens_leave():
+    config = CurriculumConfig(oracle="residue", oracle_scale=0.25, price_rate=0.1)
+    assert knot_lengths(config, K) == (64,)
+    # The first price is .01, the mean 16. An error of .01 has 16, of .02 32, of .001 1.6 -> 2.
+    state, targets = observe_rates(initial_state(), t(0.01, 0.02, 0.001)[:, None], config, K)
+    assert targets.tolist() == pytest.approx([16, 32, 2])
+    assert state.log_price.item() == pytest.approx(0.1 * (50 / 3 / 16 - 1))
+    squared = CurriculumConfig(oracle="residue", oracle_scale=0.25, oracle_contrast=2.0)
+    _, targets = observe_rates(initial_state(), t(0.01, 0.015, 0.1)[:, None], squared, K)
+    assert targets.tolist() == pytest.approx([16, 36, 64])
+
+
+@pytest.mark.parametrize("oracle", ["price", "residue"])
+def test_the_steered_mean_is_reached(oracle):
     generator = torch.Generator().manual_seed(0)
-    config = CurriculumConfig(oracle="price", oracle_scale=0.4, price_rate=0.05)
+    config = CurriculumConfig(oracle=oracle, oracle_scale=0.4, price_rate=0.05)
     knots = torch.tensor(knot_lengths(config, K)).float()
     state, means = initial_state(), []
     for _ in range(400):

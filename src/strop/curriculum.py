@@ -1,7 +1,7 @@
 """The four phases that teach a model its own program length: truncation, oracle, head, handoff.
 
 The oracle that sets the target of a length is the paper's (`error`), or reads it off the image's
-own rate curve, its squared error at a few lengths (`price`, `tolerance`).
+own rate curve, its squared error at a few lengths (`price`, `tolerance`) or at all K (`residue`).
 
 Pure tensors. Nothing here branches on data, and what changes from step to step (`Schedule`) comes
 in as 0-dim tensors, so that a compiled step never recompiles. The letters are the paper's
@@ -36,7 +36,7 @@ EPSILON = 1e-6
 FIRST_PRICE = 0.01
 """In units of squared error, before the price has moved."""
 
-Oracle = Literal["error", "price", "tolerance"]
+Oracle = Literal["error", "price", "tolerance", "residue"]
 Per = Literal["token", "doubling"]
 
 Config = TypeVar("Config")
@@ -56,16 +56,18 @@ class CurriculumConfig:
     oracle              `error` is the paper's: a length in proportion to the sample's error. The
                         others read the rate curve of each probed sample: `price` takes the length
                         at which error and price of the tokens add up to the least, `tolerance`
-                        the shortest whose error comes near the curve's least
+                        the shortest whose error comes near the curve's least, `residue` one in
+                        proportion to the error that all K tokens leave
     oracle_scale        beta: the target, as a share of K, of a sample of average error; with
-                        `price` the mean target, as a share of K, to which the price is steered
+                        `price` and `residue` the mean target, as a share of K, which is steered to
     oracle_contrast     above 1, targets are pushed away from `oracle_scale` of K by this power,
                         which tells images further apart
     oracle_tolerance    with `tolerance`: by how much of itself the least error may be exceeded
     price_per           with `price`: what it is paid for. `token` makes the most of a mean length;
                         a price for each `doubling` of the length tells images further apart
-    price_rate          with `price`: how far the log of the price moves in a step
-    rate_knots          lengths at which a rate curve is probed, evenly spaced in the logarithm
+    price_rate          with `price` and `residue`: how far the log of the price moves in a step
+    rate_knots          lengths at which a rate curve is probed, evenly spaced in the logarithm;
+                        `residue` takes the last alone
     oracle_minimum      shortest target
     oracle_maximum      longest target; None for K
     error_decay         rho of the error average
@@ -385,13 +387,15 @@ def observe(
 
 def knot_lengths(config: CurriculumConfig, k: int) -> tuple[int, ...]:
     """The rising lengths at which rate curves are probed: at most `rate_knots`, the last is k."""
+    if config.oracle == "residue":
+        return (k,)
     first, steps = math.log(min(config.oracle_minimum, k)), config.rate_knots - 1
     spaced = (first + (math.log(k) - first) * step / steps for step in range(steps + 1))
     return tuple(sorted({round(math.exp(knot)) for knot in spaced}))
 
 
 def price(state: CurriculumState) -> Tensor:
-    """Of all k tokens, or of a doubling of the length, in units of squared error."""
+    """Of all k tokens, of a doubling, or of the mean length of `residue`, in squared error."""
     return FIRST_PRICE * state.log_price.exp()
 
 
@@ -446,14 +450,17 @@ def observe_rates(
 
     curves  (P, n) squared error at the n `knot_lengths` of each probed sample
 
-    With `price`, the price rises while the targets' mean is above its goal and falls while it is
-    below, so that the tokens go where they buy most.
+    The price rises while the targets' mean is above its goal and falls while it is below. With
+    `price` tokens so go where they buy most, with `residue` where most is left unexplained.
     """
     curves, knots = curves.float(), knot_lengths(config, k)
     if config.oracle == "tolerance":
         targets = shortest_lengths(curves, knots, config.oracle_tolerance)
         return state, clipped(contrasted(targets, config, k), config, k)
-    targets = cheapest_lengths(curves, knots, price(state), config.price_per)
+    if config.oracle == "residue":
+        targets = curves[:, -1] / price(state) * config.oracle_scale * k
+    else:
+        targets = cheapest_lengths(curves, knots, price(state), config.price_per)
     targets = clipped(contrasted(targets, config, k), config, k)
     total, count = reduce(torch.stack([targets.sum(), targets.new_full((), len(targets))]))
     excess = total / count / (config.oracle_scale * k) - 1

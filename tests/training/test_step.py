@@ -15,7 +15,7 @@ from strop.training.step import Stepper, parameter_groups, trainable
 
 CPU = torch.device("cpu")
 STEPS = 40
-ORACLES = pytest.mark.parametrize("oracle", ["error", "price", "tolerance"])
+ORACLES = pytest.mark.parametrize("oracle", ["error", "price", "tolerance", "residue"])
 
 
 def recipe(*, extra_loss=None, objective=None, curriculum=None, **training) -> Recipe:
