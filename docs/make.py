@@ -170,6 +170,31 @@ def teacher_quality() -> str:
     return f"{setting}\n\n{table(header, rows)}"
 
 
+def distillations() -> str:
+    """The bundled teacher beside one that inherited, from their logs and their probes."""
+    rows = []
+    for name, quality in (("tiny", "teacher_quality"), ("tiny-inherited", None)):
+        lines = (RESULTS / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        last = json.loads(lines[-1])
+        probes = result(quality or f"{name}/teacher_quality")["rows"][0]
+        rows.append(
+            [
+                "inherited" if "-" in name else "from noise",
+                f"{last['step']:,}",
+                *(
+                    f"{last[f'{each}, 256 px, patches, r2_centred']:.3f}"
+                    for each in ("vits14-focus", "mobilenet_v2")
+                ),
+                f"{last['geometry kept, 256 px']:.3f}",
+                f"{probes['miou']:.1f}",
+                f"{probes['map']:.1f}",
+                f"{probes['grouping_auc']:.3f}",
+            ]
+        )
+    header = ["start", "steps", "R² of vits14-focus", "R² of mobilenet_v2", "geometry kept"]
+    return table([*header, "mIoU, %", "mAP, %", "grouping AUC"], rows)
+
+
 def bundled(name: str) -> str:
     """A bundled model beside what takes as many bits, its lengths, and other data."""
     found = result(f"{name}/bundled")
@@ -451,6 +476,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "evaluation_speed": evaluation_speed,
     "results": results,
     "teacher_quality": teacher_quality,
+    "distillations": distillations,
     "photos": partial(bundled, "photos"),
     "scenes": partial(bundled, "scenes"),
     "study_options": study_options,

@@ -78,6 +78,13 @@ def distill(
             "temperature of its cosines, such as 0.1; 0 for as they are.",
         ),
     ] = _DEFAULT.grouping,
+    inherit: Annotated[
+        bool,
+        typer.Option(
+            "--inherit",
+            help="Start from the first network's own layers, fitted to the student's width.",
+        ),
+    ] = _DEFAULT.inherit,
     name: Annotated[str | None, typer.Option(help="Title of the card.")] = None,
     notes: Annotated[
         list[str] | None,
@@ -105,6 +112,7 @@ def distill(
         learning_rate=learning_rate,
         geometry=geometry,
         grouping=grouping,
+        inherit=inherit,
         views=views,
         seed=seed,
     )

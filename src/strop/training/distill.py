@@ -35,6 +35,7 @@ from strop.training.checkpoint import (
     write_checkpoint,
 )
 from strop.training.distilled import save_distilled
+from strop.training.inherit import fit_heads, inherit
 from strop.training.loop import machine
 from strop.training.networks import load_network
 from strop.training.pool import Pool, Watch, read_pool, whole_batches
@@ -51,6 +52,7 @@ from strop.training.student import (
 from strop.training.views import NUMBERS, random_views, resized
 
 _SAMPLE = 1024  # views that means and spreads are measured on
+_INHERITED = 4096  # images that the first weights are fitted on, where there are as many
 _BETAS = (0.9, 0.98)
 _CLIP = 1.0
 _WINDOW = 50  # weights are averaged over about this part of the steps so far
@@ -74,6 +76,8 @@ class DistillConfig:
                     the first network
     grouping        if above 0, the fields of all networks but the first are averaged over locations
                     that the first holds alike, by a softmax of its cosines over this temperature
+    inherit         whether the student starts from the first network's own layers, fitted to its
+                    width by least squares, instead of from noise
     views           of each image, made and looked at by the networks before the first step, which
                     then costs the student's part alone; 0 for new ones in every step
     smallest_crop   share of an image's area that a view shows at least
@@ -94,6 +98,7 @@ class DistillConfig:
     class_weight: float = 0.5
     geometry: float = 1.0
     grouping: float = 0.0
+    inherit: bool = False
     views: int = 0
     smallest_crop: float = 0.35
     held_out: int = 256
@@ -224,10 +229,11 @@ class _Run:
             self.student = Student(
                 config.student, [each.width for each in networks], size=max(config.sizes)
             ).to(device)
+        self.first = networks[0]
         self.networks = [compiled_teacher(each, self.compiled) for each in networks]
         watch(0, "measuring the networks' features")
         self.targets = self._measure(weights)
-        self.bank = self._bank() if config.views else None
+        self.bank: Bank | None = None
         self.weights = torch.tensor(
             [weight * part for weight in weights.values() for part in (1.0, config.class_weight)]
             + [config.geometry],
@@ -273,6 +279,10 @@ class _Run:
         """Take all steps that are left; the metrics at the end."""
         config = self.config
         log = MetricsFile(self.folder / "metrics.jsonl", self.step)
+        if config.inherit and not self.step:
+            log.add("inherited", 0, self._inherit())
+        if config.views:
+            self.bank = self._bank()
         if self.compiled:
             self.watch(0, "compiling")
             self._losses().sum().backward()
@@ -329,6 +339,20 @@ class _Run:
                     for size in config.sizes
                 ]
             ).mean(0)
+
+    def _inherit(self) -> dict[str, float]:
+        """Have the student start from the first network's layers; how much of them it has."""
+        config = self.config
+        self.watch(0, "inheriting")
+        count = max(min(_INHERITED, len(self.pool.images)) // config.batch, 2) * config.batch
+        rows = self.pool.rows(config.seed, "inherited", 0, count).split(config.batch)
+        images = [self.pool.batch(each, self.device).float() for each in rows]
+        share = inherit(self.student, self.first, images)
+        fit_heads(self.student, self.targets, images, map(self._fields, images))
+        self.averaged.load_state_dict(self.student.state_dict())
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what it took is a multiple of what a step takes
+        return {"share of the stream": share}
 
     def _looked_at(self) -> tuple[Tensor, list[Tensor]]:
         """This step's views, (B, 3, H, H) from 0 to 255, and what each network makes of them."""

@@ -48,9 +48,12 @@ class Student(nn.Module):
 
     def forward(self, view: Tensor) -> tuple[Tensor, Tensor]:
         """Images (B, 3, H, H) from 0 to 255 to the class token (B, d) and the field (B, S, d)."""
-        pixels = (view - self.mean) / self.std
-        tokens: Tensor = self.backbone(pixel_values=pixels).last_hidden_state
+        tokens: Tensor = self.backbone(pixel_values=self.pixels(view)).last_hidden_state
         return tokens[:, 0], tokens[:, self.prefix :]
+
+    def pixels(self, view: Tensor) -> Tensor:
+        """Images from 0 to 255 as the backbone takes them."""
+        return (view - self.mean) / self.std
 
 
 class Target(nn.Module):

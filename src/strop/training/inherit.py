@@ -1,0 +1,402 @@
+"""A student's first weights, read off a larger network of its kind, layer by layer.
+
+The network's residual stream is projected to the student's width along its principal directions.
+Then each layer of the student in turn is fitted by least squares to do to its own stream what the
+network's layer does to the network's, with the heads and the neurons that matter most there. Each
+fit aims at the network's stream and so mends what the layers before it missed. Nothing is trained:
+a distillation then starts from much of what the network knows instead of from noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from strop.errors import ConfigError
+from strop.model.teacher import Teacher
+from strop.training.student import Student, Target
+
+_RIDGE = 1e-3
+"""Added to the diagonal of every least-squares problem, as a share of its mean."""
+
+_SIZE = 8.0
+"""Of the channels of the student's stream at its start."""
+
+# How families of `transformers` call the parts of a layer.
+_PARTS = {
+    "query": ("q_proj", "query"),
+    "key": ("k_proj", "key"),
+    "value": ("v_proj", "value"),
+    "join": ("o_proj", "dense"),
+    "norm": ("norm2",),
+    "scale": ("layer_scale2",),
+    "up": ("up_proj", "fc1"),
+    "down": ("down_proj", "fc2"),
+}
+
+Batches = Sequence[Tensor]
+
+
+@torch.no_grad()
+def inherit(student: Student, network: Teacher, images: Batches) -> float:
+    """Give the student's backbone the weights that follow the network best.
+
+    images  batches (B, 3, H, H) from 0 to 255; the last is not fitted on
+
+    Returns the share of the variance of the network's last stream, projected, that the student's
+    has on that last batch.
+    """
+    own, source = student.backbone, network.backbone
+    _check(own, source)
+    pixels = [student.pixels(batch) for batch in images]
+    looks = [network.preprocess(batch) for batch in images]
+    theirs = [source.embeddings(look) for look in looks]  # type: ignore[operator]
+    turns = hasattr(source, "rope_embeddings")
+    at = {"position_embeddings": source.rope_embeddings(looks[0])} if turns else {}  # type: ignore[operator]
+    locations = (pixels[0].shape[-1] // own.config.patch_size) ** 2
+    project = _projection(source, theirs[0], at, own.config.hidden_size)
+
+    def kept(stream: Tensor) -> Tensor:
+        """The class token and the patches: the two may differ in registers."""
+        return torch.cat([stream[:, :1], stream[:, -locations:]], dim=1)
+
+    _embed(own.embeddings, pixels, [project(kept(stream)) for stream in theirs])
+    mine = [own.embeddings(each) for each in pixels]
+    where = own.rope_embeddings(pixels[0])
+    after: list[Tensor] = []
+    for their, new in zip(_layers(source), _layers(own), strict=True):
+        seen = [_look(their, stream, at, kept, project) for stream in theirs]
+        mine = _attend(new, where, mine, seen, kept, slow_first=not turns)
+        mine = _feed(new, _weights_down(their, project), mine, seen, kept)
+        theirs, after = [each.stream for each in seen], [each.after for each in seen]
+    left = (after[-1] - kept(mine[-1])).square().sum()
+    return 1 - (left / (after[-1] - after[-1].mean((0, 1))).square().sum()).item()
+
+
+@torch.no_grad()
+def fit_heads(
+    student: Student, targets: Sequence[Target], images: Batches, fields: Iterable[Batches]
+) -> None:
+    """Set the student's heads to the best there are for its backbone as it is.
+
+    fields  for each batch of `images`, those of all networks, (B, S, d)
+    """
+    patches, pooled = [_Fit() for _ in targets], [_Fit() for _ in targets]
+    for view, seen in zip(images, fields, strict=True):
+        token, own = student(view)
+        for number, (target, field) in enumerate(zip(targets, seen, strict=True)):
+            patches[number].add(own, target.patches(field.float()))
+            pooled[number].add(token, target.pooled(field.float()))
+    for head, fit in zip(student.patch_heads, patches, strict=True):
+        _set(head, *fit.solve())
+    for head, fit in zip(student.class_heads, pooled, strict=True):
+        _set(head, *fit.solve(ridge=0.1))  # an image has one such token: there are few
+
+
+class _Fit:
+    """A linear map from x (..., i) to y (..., o) by least squares, gathered over batches."""
+
+    def __init__(self) -> None:
+        self.squares = self.products = torch.zeros(())
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """Gather a batch."""
+        x, y = x.float().flatten(0, -2), y.float().flatten(0, -2)
+        x = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+        self.squares = self.squares.to(x.device) + (x.T @ x).double()
+        self.products = self.products.to(x.device) + (x.T @ y).double()
+
+    def solve(self, ridge: float = _RIDGE) -> tuple[Tensor, Tensor]:
+        """The weight (o, i) and the bias (o,)."""
+        found = _solved(self.squares, self.products, ridge).T.float()
+        return found[:, :-1].contiguous(), found[:, -1].contiguous()
+
+    def explained(self, inputs: Tensor) -> float:
+        """The sum of squares that some of the inputs, given by index, explain by themselves."""
+        rows = torch.cat([inputs, inputs.new_tensor([len(self.squares) - 1])])
+        squares, products = self.squares[rows][:, rows], self.products[rows]
+        return (products * _solved(squares, products, _RIDGE)).sum().item()
+
+
+def _solved(squares: Tensor, products: Tensor, ridge: float) -> Tensor:
+    squares = squares.clone()
+    inner = squares.diagonal()[:-1]  # all but the constant
+    inner += ridge * inner.mean()
+    return torch.linalg.solve(squares, products)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one layer of the network makes of a batch.
+
+    query, key, value, heads  (B, T, d): the last is what attention gives before heads are joined
+    before, middle, after     the stream around attention and around the MLP, projected
+    hidden                    the MLP's neurons, before their activation
+    stream                    what goes into the next layer
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    heads: Tensor
+    before: Tensor
+    middle: Tensor
+    after: Tensor
+    hidden: Tensor
+    stream: Tensor
+
+
+Map = Callable[[Tensor], Tensor]
+
+
+def _look(layer: nn.Module, stream: Tensor, at: dict[str, Any], kept: Map, project: Map) -> _Seen:
+    parts, seen = _parts(layer), {}
+
+    def note(name: str, *, before: bool) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            seen[name] = kept(inputs[0] if before else output)
+
+        return hook
+
+    hooks = [
+        parts[name].register_forward_hook(note(name, before=name in ("join", "norm")))
+        for name in ("query", "key", "value", "join", "norm", "up")
+    ]
+    try:
+        out = _out(layer, stream, at)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return _Seen(
+        query=seen["query"],
+        key=seen["key"],
+        value=seen["value"],
+        heads=seen["join"],
+        before=project(kept(stream)),
+        middle=project(seen["norm"]),
+        after=project(kept(out)),
+        hidden=seen["up"],
+        stream=out,
+    )
+
+
+def _projection(source: Any, stream: Tensor, at: dict[str, Any], width: int) -> Map:
+    """From the network's stream to the student's space (..., width).
+
+    Along the principal directions of what the layers see after their LayerNorms. Those take out
+    the mean over channels; directions are laid so that in the student's space it is 0 as well. The
+    scale of a stream is nothing to them, so it can be one that an optimizer does not upset.
+    """
+    layers, first = _layers(source), stream
+    moment = torch.zeros((), device=stream.device)
+    for layer in layers:
+        moment = moment + _second_moment(stream)
+        stream = _out(layer, stream, at)
+    moment = moment + len(layers) / 3 * _second_moment(stream)  # the end is what is read
+    directions = torch.linalg.eigh(moment).eigenvectors[:, 1 - width :].float()
+    ones = torch.ones(width, 1, device=stream.device)
+    others = torch.eye(width, device=stream.device)[:, 1:]
+    matrix = directions @ torch.linalg.qr(torch.cat([ones, others], dim=1)).Q[:, 1:].T
+    matrix = matrix * (_SIZE / ((first - first.mean(dim=-1, keepdim=True)) @ matrix).std())
+    return lambda each: (each - each.mean(dim=-1, keepdim=True)) @ matrix
+
+
+def _second_moment(stream: Tensor) -> Tensor:
+    normed = F.layer_norm(stream, stream.shape[-1:]).flatten(0, -2)
+    return (normed.T @ normed).double() / len(normed)
+
+
+def _embed(embeddings: Any, pixels: Batches, wanted: Batches) -> None:
+    """The patch embedding and the class token. Positions are left to attention."""
+    convolution, fit = embeddings.patch_embeddings, _Fit()
+    size = convolution.kernel_size
+    for each, stream in zip(pixels[:-1], wanted[:-1], strict=True):
+        fit.add(F.unfold(each, size, stride=size).transpose(1, 2), stream[:, 1:])
+    weight, bias = fit.solve()
+    _set(convolution, weight.view_as(convolution.weight), bias)
+    embeddings.cls_token.copy_(wanted[0][:1, :1])
+
+
+def _attend(
+    new: Any, where: Any, mine: Batches, seen: Sequence[_Seen], kept: Map, *, slow_first: bool
+) -> list[Tensor]:
+    """Fit the attention of a layer; the student's streams after it.
+
+    slow_first  the network's queries and keys are not turned by their positions, the student's
+                are: what matters most is laid where they turn least
+    """
+    parts, attention = _parts(new), new.attention
+    count, width = attention.num_heads, attention.head_dim
+    heads = _best_heads(seen[:-1], count, width)
+    turned = [_balanced(seen[:-1], head, width) for head in heads] if slow_first else None
+    normed = _normed(new.norm1, mine)
+    for number, name in enumerate(("query", "key", "value")):
+        fit = _Fit()
+        for stream, each in zip(normed[:-1], seen[:-1], strict=True):
+            of_heads = getattr(each, name).unflatten(-1, (-1, width))[..., heads, :].unbind(-2)
+            if turned is not None and name != "value":
+                of_heads = [x @ pair[number] for x, pair in zip(of_heads, turned, strict=True)]
+            fit.add(kept(stream), torch.cat(of_heads, dim=-1))
+        _set(parts[name], *fit.solve())
+    _set(parts["join"], torch.eye(count * width), torch.zeros(count * width))
+    joined = [attention(stream, position_embeddings=where)[0] for stream in normed]
+    fit = _Fit()
+    for out, stream, each in zip(joined[:-1], mine[:-1], seen[:-1], strict=True):
+        fit.add(kept(out), each.middle - kept(stream))
+    _set(parts["join"], *_scaled(new.layer_scale1, *fit.solve()))
+    return [
+        stream + new.layer_scale1(parts["join"](out))
+        for stream, out in zip(mine, joined, strict=True)
+    ]
+
+
+def _best_heads(seen: Sequence[_Seen], count: int, width: int) -> list[int]:
+    """The heads that together explain most of what attention adds to the stream."""
+    fit = _Fit()
+    for each in seen:
+        fit.add(each.heads, each.middle - each.before)
+    channels = torch.arange(len(fit.squares) - 1, device=fit.squares.device).view(-1, width)
+    return list(
+        max(
+            combinations(range(len(channels)), count),
+            key=lambda some: fit.explained(channels[list(some)].flatten()),
+        )
+    )
+
+
+def _balanced(seen: Sequence[_Seen], head: int, width: int) -> tuple[Tensor, Tensor]:
+    """Matrices (width, width) for a head's queries and keys that leave their products as they are.
+
+    In the new basis channels are independent, sorted by how much they move attention, from those
+    that rotary positions turn least to those that they turn most.
+    """
+    channels = slice(head * width, (head + 1) * width)
+    queries = torch.cat([each.query[..., channels].flatten(0, -2) for each in seen]).double()
+    keys = torch.cat([each.key[..., channels].flatten(0, -2) for each in seen]).double()
+    keys = keys - keys.mean(dim=0)  # the same for all keys of a query is nothing to a softmax
+    roots = [_powers(each.T @ each / len(each)) for each in (queries, keys)]
+    left, strength, right = torch.linalg.svd(roots[0][0] @ roots[1][0])
+    turning = torch.arange(width, device=left.device) % (width // 4)  # the fastest first
+    slowest_first = turning.argsort(descending=True, stable=True)
+    laid = torch.empty_like(slowest_first)
+    laid[slowest_first] = torch.arange(width, device=left.device)
+    for_queries = (roots[0][1] @ left * strength.sqrt())[:, laid]
+    for_keys = (roots[1][1] @ right.T * strength.sqrt())[:, laid]
+    return for_queries.float(), for_keys.float()
+
+
+def _powers(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The square root of a symmetric matrix, and its inverse."""
+    values, vectors = torch.linalg.eigh(matrix)
+    root = values.clamp(min=1e-8 * values.max().item()).sqrt()
+    return vectors * root @ vectors.T, vectors / root @ vectors.T
+
+
+def _feed(new: Any, down: Tensor, mine: Batches, seen: Sequence[_Seen], kept: Map) -> list[Tensor]:
+    """Fit the MLP of a layer, with the neurons that move the stream most; the streams after it.
+
+    down  (width, neurons): what the network's neurons write, projected
+    """
+    parts = _parts(new)
+    spread = torch.stack([F.gelu(each.hidden).std(dim=(0, 1)) for each in seen[:-1]]).mean(dim=0)
+    strength = spread * down.norm(dim=0)
+    neurons = strength.topk(len(parts["up"].weight)).indices
+    normed = _normed(new.norm2, mine)
+    fit = _Fit()
+    for stream, each in zip(normed[:-1], seen[:-1], strict=True):
+        fit.add(kept(stream), each.hidden[..., neurons])
+    _set(parts["up"], *fit.solve())
+    hidden = [F.gelu(parts["up"](stream)) for stream in normed]
+    fit = _Fit()
+    for own, stream, each in zip(hidden[:-1], mine[:-1], seen[:-1], strict=True):
+        fit.add(kept(own), each.after - kept(stream))
+    _set(parts["down"], *_scaled(new.layer_scale2, *fit.solve()))
+    return [
+        stream + new.layer_scale2(parts["down"](own))
+        for stream, own in zip(mine, hidden, strict=True)
+    ]
+
+
+def _normed(norm: Any, streams: Batches) -> list[Tensor]:
+    """The streams after a LayerNorm that gives each channel mean 0 and spread 1.
+
+    Channels along principal directions differ in spread by orders of magnitude. Weights that had
+    to make up for it would not survive the first steps of an optimizer that moves all alike.
+    """
+    spread, mean = torch.std_mean(torch.cat([norm(each) for each in streams[:-1]]), dim=(0, 1))
+    norm.weight.copy_(1 / spread)
+    norm.bias.copy_(-mean / spread)
+    return [norm(each) for each in streams]
+
+
+def _scaled(scale: Any, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """A linear map whose weights have the spread of fresh ones; its layer scale does the rest."""
+    size = weight.std() * weight.shape[1] ** 0.5
+    scale.lambda1.fill_(size)
+    return weight / size, bias / size
+
+
+def _weights_down(layer: nn.Module, project: Map) -> Tensor:
+    parts = _parts(layer)
+    weight: Tensor = parts["down"].weight
+    if "scale" in parts:
+        weight = parts["scale"].lambda1[:, None] * weight
+    return project(weight.T).T
+
+
+def _layers(backbone: nn.Module) -> list[nn.Module]:
+    """The layers of a vision transformer; none if it has no such list."""
+    for module in backbone.modules():
+        if isinstance(module, nn.ModuleList) and len(module) and hasattr(module[0], "norm2"):
+            return list(module)
+    return []
+
+
+def _parts(layer: nn.Module) -> dict[str, Any]:
+    """The parts of a layer, as far as they are there, by our names for them."""
+    by_name = {name.rpartition(".")[2]: module for name, module in layer.named_modules()}
+    found = {part: [by_name[n] for n in names if n in by_name] for part, names in _PARTS.items()}
+    return {part: modules[0] for part, modules in found.items() if modules}
+
+
+def _out(layer: nn.Module, stream: Tensor, at: dict[str, Any]) -> Tensor:
+    out = layer(stream, **at)
+    result: Tensor = out[0] if isinstance(out, tuple) else out
+    return result
+
+
+def _set(linear: Any, weight: Tensor, bias: Tensor) -> None:
+    linear.weight.copy_(weight)
+    if linear.bias is not None:
+        linear.bias.copy_(bias)
+
+
+def _check(own: nn.Module, source: nn.Module) -> None:
+    why = _unlike(own, source)
+    if why:
+        raise ConfigError(
+            f"The student cannot inherit from the first network: {why}.",
+            "Name another one first, or let it start from nothing.",
+        )
+
+
+def _unlike(own: Any, source: Any) -> str | None:
+    """What keeps a student from inheriting; None if nothing does."""
+    theirs, mine = _layers(source), _layers(own)
+    if not theirs or len(_parts(theirs[0])) < len(_PARTS) or source.config.hidden_act != "gelu":
+        return "it is not a vision transformer of DINOv2's or DINOv3's kind"
+    if len(theirs) != len(mine):
+        return f"it has {len(theirs)} layers, and the student {len(mine)}"
+    old, new = source.config, own.config
+    width = new.hidden_size // new.num_attention_heads
+    if old.hidden_size // old.num_attention_heads != width:
+        return f"its heads are not {width} channels wide like the student's"
+    if old.hidden_size < new.hidden_size:
+        return f"it is {old.hidden_size} channels wide, and the student {new.hidden_size}"
+    return None
