@@ -189,9 +189,11 @@ def _look(layer: nn.Module, stream: Tensor, at: dict[str, Any], kept: Map, proje
 def _projection(source: Any, stream: Tensor, at: dict[str, Any], width: int) -> Map:
     """From the network's stream to the student's space (..., width).
 
-    Along the principal directions of what the layers see after their LayerNorms. Those take out
-    the mean over channels; directions are laid so that in the student's space it is 0 as well. The
-    scale of a stream is nothing to them, so it can be one that an optimizer does not upset.
+    Onto the principal directions of what the layers see after their LayerNorms. Those take out
+    the mean over channels; directions are laid so that in the student's space it is 0 as well, and
+    else at random, so that channels are alike: probes that norm each of them would blow up the
+    weakest directions. The scale of a stream is nothing to LayerNorms, so it can be one that an
+    optimizer does not upset.
     """
     layers, first = _layers(source), stream
     moment = torch.zeros((), device=stream.device)
@@ -200,9 +202,9 @@ def _projection(source: Any, stream: Tensor, at: dict[str, Any], width: int) -> 
         stream = _out(layer, stream, at)
     moment = moment + len(layers) / 3 * _second_moment(stream)  # the end is what is read
     directions = torch.linalg.eigh(moment).eigenvectors[:, 1 - width :].float()
-    ones = torch.ones(width, 1, device=stream.device)
-    others = torch.eye(width, device=stream.device)[:, 1:]
-    matrix = directions @ torch.linalg.qr(torch.cat([ones, others], dim=1)).Q[:, 1:].T
+    others = torch.randn(width, width - 1, generator=torch.Generator().manual_seed(0))
+    basis = torch.linalg.qr(torch.cat([torch.ones(width, 1), others], dim=1)).Q[:, 1:]
+    matrix = directions @ basis.T.to(directions)
     matrix = matrix * (_SIZE / ((first - first.mean(dim=-1, keepdim=True)) @ matrix).std())
     return lambda each: (each - each.mean(dim=-1, keepdim=True)) @ matrix
 
@@ -326,8 +328,8 @@ def _feed(new: Any, down: Tensor, mine: Batches, seen: Sequence[_Seen], kept: Ma
 def _normed(norm: Any, streams: Batches) -> list[Tensor]:
     """The streams after a LayerNorm that gives each channel mean 0 and spread 1.
 
-    Channels along principal directions differ in spread by orders of magnitude. Weights that had
-    to make up for it would not survive the first steps of an optimizer that moves all alike.
+    That is what weights of the usual size are made for; others would not survive the first steps
+    of an optimizer that moves all alike.
     """
     spread, mean = torch.std_mean(torch.cat([norm(each) for each in streams[:-1]]), dim=(0, 1))
     norm.weight.copy_(1 / spread)
