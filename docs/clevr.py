@@ -294,6 +294,9 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
         **{f"at {length}": r2(curve[length - 1]) for length in forced},
         "mean length": MEASURES["length_mean"].format(values["length_mean"]),
         "Pearson r": _number(_correlation(row, kind), 3),
+        MEASURES["codebook_effective"].heading: MEASURES["codebook_effective"].format(
+            aligned["codebook_effective"]
+        ),
         "regret": MEASURES["regret_r2"].format(values["regret_r2"]),
         "regret of one length": MEASURES["regret_r2_fixed"].format(values["regret_r2_fixed"]),
     }

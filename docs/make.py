@@ -172,27 +172,29 @@ def teacher_quality() -> str:
 
 def distillations() -> str:
     """The bundled teacher beside one that inherited, from their logs and their probes."""
+    networks = ("vits14-focus", "mobilenet_v2")
     rows = []
-    for name, quality in (("tiny", "teacher_quality"), ("tiny-inherited", None)):
+    for name, quality in (
+        ("tiny", "teacher_quality"),
+        ("tiny-inherited", "tiny-inherited/teacher_quality"),
+    ):
         lines = (RESULTS / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         last = json.loads(lines[-1])
-        probes = result(quality or f"{name}/teacher_quality")["rows"][0]
+        probed = next(row for row in result(quality)["rows"] if row["teacher"] == name)
         rows.append(
             [
-                "inherited" if "-" in name else "from noise",
+                f"`{name}`",
                 f"{last['step']:,}",
-                *(
-                    f"{last[f'{each}, 256 px, patches, r2_centred']:.3f}"
-                    for each in ("vits14-focus", "mobilenet_v2")
-                ),
+                *(f"{last[f'{each}, 256 px, patches, r2_centred']:.3f}" for each in networks),
                 f"{last['geometry kept, 256 px']:.3f}",
-                f"{probes['miou']:.1f}",
-                f"{probes['map']:.1f}",
-                f"{probes['grouping_auc']:.3f}",
+                f"{probed['miou']:.1f}",
+                f"{probed['map']:.1f}",
+                f"{probed['grouping_auc']:.3f}",
+                f"{probed['effective_rank']:.0f}",
             ]
         )
-    header = ["start", "steps", "R² of vits14-focus", "R² of mobilenet_v2", "geometry kept"]
-    return table([*header, "mIoU, %", "mAP, %", "grouping AUC"], rows)
+    header = ["", "steps", *(f"R² of {each}" for each in networks), "geometry kept"]
+    return table([*header, "mIoU, %", "mAP, %", "grouping AUC", "effective rank"], rows)
 
 
 def bundled(name: str) -> str:

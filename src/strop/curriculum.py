@@ -59,7 +59,7 @@ class CurriculumConfig:
                         the shortest whose error comes near the curve's least, `residue` one in
                         proportion to the error that all K tokens leave
     oracle_scale        beta: the target, as a share of K, of a sample of average error; with
-                        `price` and `residue` the mean target, as a share of K, which is steered to
+                        `price` and `residue` the mean target, as a share of K
     oracle_contrast     above 1, targets are pushed away from `oracle_scale` of K by this power,
                         which tells images further apart
     oracle_tolerance    with `tolerance`: by how much of itself the least error may be exceeded
@@ -395,7 +395,7 @@ def knot_lengths(config: CurriculumConfig, k: int) -> tuple[int, ...]:
 
 
 def price(state: CurriculumState) -> Tensor:
-    """Of all k tokens, of a doubling, or of the mean length of `residue`, in squared error."""
+    """Of all k tokens or of a doubling; with `residue`, the error that gets the mean length."""
     return FIRST_PRICE * state.log_price.exp()
 
 

@@ -52,6 +52,7 @@ def write_row(
             "values": {
                 "cosine": 0.95,
                 "r2": r2,
+                "codebook_effective": 80.0,
                 "length_mean": 12.5,
                 "length_least": 4.0,
                 "length_most": 30.0,
@@ -116,10 +117,11 @@ def test_tables_have_the_papers_figures_below_ours(clevr: ModuleType) -> None:
     write_row(clevr.RESULTS, "64-seed1", seed=1, r2=0.917)
     write_row(clevr.RESULTS, "64-fixed", preset="clevr-64-fixed", r2=0.932)
     page = clevr.block(clevr.tables)
-    assert line_of(page, "") == ["", "cosine ↑", "R² ↑", "SSIM ↑", "length (tokens)"]
-    assert line_of(page, "`64`") == ["`64`", "0.950", "0.912", "0.800", "12.50"]
+    used = "Eff. CB (%) ↑"
+    assert line_of(page, "") == ["", "cosine ↑", "R² ↑", "SSIM ↑", used, "length (tokens)"]
+    assert line_of(page, "`64`") == ["`64`", "0.950", "0.912", "0.800", "80.0", "12.50"]
     assert line_of(page, "`64-seed1`")[3] == "–"  # no decoder
-    assert line_of(page, "the paper's") == ["the paper's", "0.965", "0.931", "0.756", "–"]
+    assert line_of(page, "the paper's") == ["the paper's", "0.965", "0.931", "0.756", "–", "–"]
     assert (
         "`64` and `64-seed1` differ in their seed alone and lie apart by cosine 0.000, R² 0.005"
         in page

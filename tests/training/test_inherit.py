@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from safetensors.torch import load_file
 
 from strop.errors import ConfigError
 from strop.model.teacher import ARCHITECTURES, load_teacher
@@ -42,6 +43,8 @@ def saved(model: torch.nn.Module, folder) -> str:
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "token" not in name:
             torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+        if "norm1.bias" in name:  # keys with a mean, which positions turn
+            torch.nn.init.normal_(parameter)
     model.save_pretrained(folder)
     return str(folder)
 
@@ -66,11 +69,12 @@ def inherited(name: str, pictures: torch.Tensor) -> float:
     torch.manual_seed(0)
     teacher = load_teacher(name)
     student = Student("small", [teacher.width], size=64)
-    return inherit(student, teacher, list(pictures.float().split(32)))
+    *images, held_out = pictures.float().split(32)
+    return inherit(student, teacher, images, held_out)
 
 
 def test_from_a_network_of_its_own_shape_the_student_gets_nearly_all(same, pictures):
-    assert inherited(same, pictures) > 0.95  # all but what its registers do
+    assert inherited(same, pictures) > 0.95
 
 
 def test_from_a_wider_one_much_of_what_it_does_on_images_not_fitted_on(wider, pictures):
@@ -122,12 +126,29 @@ def test_a_distillation_starts_from_it_and_is_as_repeatable(wider, pictures, tmp
     assert first["share of the stream"] > 0.3
 
 
+def test_a_resumed_run_does_not_inherit_again(wider, pictures, tmp_path):
+    config = replace(CONFIG, inherit=True, views=2, validate_every=2)
+    told = {"config": config, "device": "cpu", "dtype": "fp32"}
+    for name in ("whole", "killed"):
+        distill([wider], [pictures], out=tmp_path / name, **told)
+    (tmp_path / "killed" / "checkpoints" / "step-00000004.safetensors").unlink()
+    distill([wider], [pictures], out=tmp_path / "killed", resume=True, **told)
+    whole, killed = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed")
+    )
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    kinds = [line["kind"] for line in read_metrics(tmp_path / "killed" / "metrics.jsonl")]
+    assert kinds.count("inherited") == 1
+
+
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
         ({"num_hidden_layers": 3}, r"it has 3 layers, and the student 2"),
         ({"num_attention_heads": 2}, r"its heads are not 16 channels wide"),
         ({"hidden_size": 16, "num_attention_heads": 1}, r"it is 16 channels wide, and the .* 32"),
+        ({"intermediate_size": 48}, r"its MLPs have 48 neurons, and the student's 64"),
+        ({"use_gated_mlp": True}, r"not a DINOv2 or DINOv3 of transformers with a plain MLP"),
     ],
 )
 def test_others_are_refused(shape, why, pictures, tmp_path):
@@ -142,7 +163,7 @@ def test_others_are_refused(shape, why, pictures, tmp_path):
 def test_a_convolutional_network_has_nothing_to_leave(pictures, tmp_path):
     config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
     transformers.ResNetModel(config).save_pretrained(tmp_path / "resnet")
-    with pytest.raises(ConfigError, match=r"not a vision transformer .* Name another one first"):
+    with pytest.raises(ConfigError, match=r"not a DINOv2 or DINOv3 .* leave out --inherit"):
         distill(
             [str(tmp_path / "resnet")],
             [pictures],

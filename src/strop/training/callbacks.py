@@ -58,14 +58,14 @@ class Callback:
 
 
 class MetricsFile:
-    """`metrics.jsonl`: one object a line, with its step and whether it is of a validation.
+    """`metrics.jsonl`: one object a line, with its step and what kind of line it is.
 
     Opened at `step`, it drops what a killed run wrote after its last checkpoint; it comes again.
     """
 
     def __init__(self, path: Path, step: int) -> None:
         self.path = path
-        kept = [line for line in read_metrics(path) if line["step"] <= step]
+        kept = [line for line in read_metrics(path) if step and line["step"] <= step]
         write_text(path, "".join(map(self._line, kept)))
 
     def add(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:

@@ -35,7 +35,7 @@ from strop.training.checkpoint import (
     write_checkpoint,
 )
 from strop.training.distilled import save_distilled
-from strop.training.inherit import fit_heads, inherit
+from strop.training.inherit import check_inheritance, fit_heads, inherit
 from strop.training.loop import machine
 from strop.training.networks import load_network
 from strop.training.pool import Pool, Watch, read_pool, whole_batches
@@ -52,7 +52,7 @@ from strop.training.student import (
 from strop.training.views import NUMBERS, random_views, resized
 
 _SAMPLE = 1024  # views that means and spreads are measured on
-_INHERITED = 4096  # images that the first weights are fitted on, where there are as many
+_INHERITED = 2048  # images that the first weights are fitted on, where there are as many
 _BETAS = (0.9, 0.98)
 _CLIP = 1.0
 _WINDOW = 50  # weights are averaged over about this part of the steps so far
@@ -230,6 +230,8 @@ class _Run:
                 config.student, [each.width for each in networks], size=max(config.sizes)
             ).to(device)
         self.first = networks[0]
+        if config.inherit:
+            check_inheritance(self.student, self.first)
         self.networks = [compiled_teacher(each, self.compiled) for each in networks]
         watch(0, "measuring the networks' features")
         self.targets = self._measure(weights)
@@ -282,7 +284,7 @@ class _Run:
         if config.inherit and not self.step:
             log.add("inherited", 0, self._inherit())
         if config.views:
-            self.bank = self._bank()
+            self.bank = self._bank()  # now, because it takes what memory is free
         if self.compiled:
             self.watch(0, "compiling")
             self._losses().sum().backward()
@@ -344,15 +346,17 @@ class _Run:
         """Have the student start from the first network's layers; how much of them it has."""
         config = self.config
         self.watch(0, "inheriting")
-        count = max(min(_INHERITED, len(self.pool.images)) // config.batch, 2) * config.batch
+        began = time.monotonic()
+        count = max(min(_INHERITED, len(self.pool.images)) // config.batch, 1) * config.batch
         rows = self.pool.rows(config.seed, "inherited", 0, count).split(config.batch)
         images = [self.pool.batch(each, self.device).float() for each in rows]
-        share = inherit(self.student, self.first, images)
+        held_out = self.pool.held_out[: config.batch].float()
+        share = inherit(self.student, self.first, images, held_out)
         fit_heads(self.student, self.targets, images, map(self._fields, images))
         self.averaged.load_state_dict(self.student.state_dict())
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # what it took is a multiple of what a step takes
-        return {"share of the stream": share}
+        return {"share of the stream": share, "seconds": time.monotonic() - began}
 
     def _looked_at(self) -> tuple[Tensor, list[Tensor]]:
         """This step's views, (B, 3, H, H) from 0 to 255, and what each network makes of them."""

@@ -2,9 +2,9 @@
 
 The network's residual stream is projected to the student's width along its principal directions.
 Then each layer of the student in turn is fitted by least squares to do to its own stream what the
-network's layer does to the network's, with the heads and the neurons that matter most there. Each
-fit aims at the network's stream and so mends what the layers before it missed. Nothing is trained:
-a distillation then starts from much of what the network knows instead of from noise.
+network's layer does to the network's, with the heads and the neurons that matter most there. What
+is added to the stream aims at the network's stream and so mends what the layers before missed.
+Nothing is trained: a distillation then starts from much of what the network knows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _RIDGE = 1e-3
 """Added to the diagonal of every least-squares problem, as a share of its mean."""
 
 _SIZE = 8.0
-"""Of the channels of the student's stream at its start."""
+"""The spread of the student's stream at its start. In a smaller one the first steps of the patch
+embedding, whose inputs are much alike, would swamp what is there."""
 
 # How families of `transformers` call the parts of a layer.
 _PARTS = {
@@ -38,50 +39,50 @@ _PARTS = {
     "scale": ("layer_scale2",),
     "up": ("up_proj", "fc1"),
     "down": ("down_proj", "fc2"),
+    "gate": ("gate_proj", "weights_in"),
 }
+_NEEDED = _PARTS.keys() - {"gate"}
 
 Batches = Sequence[Tensor]
 
 
+def check_inheritance(student: Student, network: Teacher) -> None:
+    """Refuse a network that the student cannot inherit from."""
+    why = _unlike(student.backbone, network.backbone)
+    if why:
+        raise ConfigError(
+            f"The student cannot inherit from the first network: {why}.",
+            "Name another one first, choose another --student, or leave out --inherit.",
+        )
+
+
 @torch.no_grad()
-def inherit(student: Student, network: Teacher, images: Batches) -> float:
+def inherit(student: Student, network: Teacher, images: Batches, held_out: Tensor) -> float:
     """Give the student's backbone the weights that follow the network best.
 
-    images  batches (B, 3, H, H) from 0 to 255; the last is not fitted on
+    images    batches (B, 3, H, H) from 0 to 255, all of one size
+    held_out  others, not fitted on
 
     Returns the share of the variance of the network's last stream, projected, that the student's
-    has on that last batch.
+    has on `held_out`.
     """
+    check_inheritance(student, network)
     own, source = student.backbone, network.backbone
-    _check(own, source)
-    pixels = [student.pixels(batch) for batch in images]
-    looks = [network.preprocess(batch) for batch in images]
-    theirs = [source.embeddings(look) for look in looks]  # type: ignore[operator]
-    turns = hasattr(source, "rope_embeddings")
-    at = {"position_embeddings": source.rope_embeddings(looks[0])} if turns else {}  # type: ignore[operator]
-    locations = (pixels[0].shape[-1] // own.config.patch_size) ** 2
-    project = _projection(source, theirs[0], at, own.config.hidden_size)
-
-    def kept(stream: Tensor) -> Tensor:
-        """The class token and the patches: the two may differ in registers."""
-        return torch.cat([stream[:, :1], stream[:, -locations:]], dim=1)
-
-    _embed(own.embeddings, pixels, [project(kept(stream)) for stream in theirs])
-    mine = [own.embeddings(each) for each in pixels]
-    where = own.rope_embeddings(pixels[0])
-    after: list[Tensor] = []
+    streams = _Streams(student, network, [*images, held_out])
     for their, new in zip(_layers(source), _layers(own), strict=True):
-        seen = [_look(their, stream, at, kept, project) for stream in theirs]
-        mine = _attend(new, where, mine, seen, kept, slow_first=not turns)
-        mine = _feed(new, _weights_down(their, project), mine, seen, kept)
-        theirs, after = [each.stream for each in seen], [each.after for each in seen]
-    left = (after[-1] - kept(mine[-1])).square().sum()
-    return 1 - (left / (after[-1] - after[-1].mean((0, 1))).square().sum()).item()
+        seen = [_look(their, stream, streams) for stream in streams.theirs]
+        _attend(new, seen, streams)
+        _feed(new, _weights_down(their, streams.project), seen, streams)
+        streams.theirs = [each.stream for each in seen]
+        del seen  # before the next layer's, which is as large
+    wanted = streams.project(streams.kept(streams.theirs[-1]))
+    left = (wanted - streams.kept(streams.mine[-1])).square().sum()
+    return 1 - (left / (wanted - wanted.mean((0, 1))).square().sum()).item()
 
 
 @torch.no_grad()
 def fit_heads(
-    student: Student, targets: Sequence[Target], images: Batches, fields: Iterable[Batches]
+    student: Student, targets: Sequence[Target], images: Batches, fields: Iterable[Sequence[Tensor]]
 ) -> None:
     """Set the student's heads to the best there are for its backbone as it is.
 
@@ -125,20 +126,53 @@ class _Fit:
 
 
 def _solved(squares: Tensor, products: Tensor, ridge: float) -> Tensor:
+    """The coefficients (i + 1, o), the constant's last."""
     squares = squares.clone()
     inner = squares.diagonal()[:-1]  # all but the constant
     inner += ridge * inner.mean()
     return torch.linalg.solve(squares, products)
 
 
+Map = Callable[[Tensor], Tensor]
+
+
+class _Streams:
+    """The two residual streams, batch by batch: the last batch is looked at and not fitted on.
+
+    theirs, mine  (B, tokens, width) of the network and of the student, which differ in registers
+    project       from the network's stream to the student's space
+    at, where     what the layers of each are told of positions
+    turned        whether the network turns queries and keys by positions, as the student does
+    """
+
+    def __init__(self, student: Student, network: Teacher, images: Batches) -> None:
+        own, source = student.backbone, network.backbone
+        pixels = [student.pixels(batch) for batch in images]
+        looks = [network.preprocess(batch) for batch in images]
+        self.locations = (pixels[0].shape[-1] // own.config.patch_size) ** 2
+        self.theirs = [source.embeddings(look) for look in looks]  # type: ignore[operator]
+        self.turned = hasattr(source, "rope_embeddings")
+        self.at: dict[str, Any] = {}
+        if self.turned:
+            self.at["position_embeddings"] = source.rope_embeddings(looks[0])  # type: ignore[operator]
+        self.where = own.rope_embeddings(pixels[0])
+        self.project = _projection(source, self.theirs[0], self.at, own.config.hidden_size)
+        _embed(own.embeddings, pixels, [self.project(self.kept(each)) for each in self.theirs])
+        self.mine: list[Tensor] = [own.embeddings(each) for each in pixels]
+
+    def kept(self, stream: Tensor) -> Tensor:
+        """The class token and the patches (B, 1 + S, width) of either stream."""
+        return torch.cat([stream[:, :1], stream[:, -self.locations :]], dim=1)
+
+
 @dataclass(frozen=True)
 class _Seen:
-    """What one layer of the network makes of a batch.
+    """What one layer of the network makes of a batch, for the class token and the patches.
 
     query, key, value, heads  (B, T, d): the last is what attention gives before heads are joined
-    before, middle, after     the stream around attention and around the MLP, projected
-    hidden                    the MLP's neurons, before their activation
-    stream                    what goes into the next layer
+    before, middle, after     (B, T, width): the stream around attention and the MLP, projected
+    hidden                    (B, T, neurons) of the MLP, before their activation
+    stream                    (B, tokens, d): what goes into the next layer
     """
 
     query: Tensor
@@ -152,15 +186,13 @@ class _Seen:
     stream: Tensor
 
 
-Map = Callable[[Tensor], Tensor]
-
-
-def _look(layer: nn.Module, stream: Tensor, at: dict[str, Any], kept: Map, project: Map) -> _Seen:
+def _look(layer: nn.Module, stream: Tensor, streams: _Streams) -> _Seen:
+    """Run a layer of the network on a batch, and note what its parts see and give."""
     parts, seen = _parts(layer), {}
 
     def note(name: str, *, before: bool) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            seen[name] = kept(inputs[0] if before else output)
+            seen[name] = streams.kept(inputs[0] if before else output)
 
         return hook
 
@@ -169,7 +201,7 @@ def _look(layer: nn.Module, stream: Tensor, at: dict[str, Any], kept: Map, proje
         for name in ("query", "key", "value", "join", "norm", "up")
     ]
     try:
-        out = _out(layer, stream, at)
+        out = _out(layer, stream, streams.at)
     finally:
         for hook in hooks:
             hook.remove()
@@ -178,9 +210,9 @@ def _look(layer: nn.Module, stream: Tensor, at: dict[str, Any], kept: Map, proje
         key=seen["key"],
         value=seen["value"],
         heads=seen["join"],
-        before=project(kept(stream)),
-        middle=project(seen["norm"]),
-        after=project(kept(out)),
+        before=streams.project(streams.kept(stream)),
+        middle=streams.project(seen["norm"]),
+        after=streams.project(streams.kept(out)),
         hidden=seen["up"],
         stream=out,
     )
@@ -210,6 +242,7 @@ def _projection(source: Any, stream: Tensor, at: dict[str, Any], width: int) -> 
 
 
 def _second_moment(stream: Tensor) -> Tensor:
+    """Of the channels of a stream (..., d) after a LayerNorm, (d, d)."""
     normed = F.layer_norm(stream, stream.shape[-1:]).flatten(0, -2)
     return (normed.T @ normed).double() / len(normed)
 
@@ -225,37 +258,62 @@ def _embed(embeddings: Any, pixels: Batches, wanted: Batches) -> None:
     embeddings.cls_token.copy_(wanted[0][:1, :1])
 
 
-def _attend(
-    new: Any, where: Any, mine: Batches, seen: Sequence[_Seen], kept: Map, *, slow_first: bool
-) -> list[Tensor]:
-    """Fit the attention of a layer; the student's streams after it.
+def _attend(new: Any, seen: Sequence[_Seen], streams: _Streams) -> None:
+    """Fit the attention of a layer, and take the student's streams through it."""
+    parts, mine = _parts(new), streams.mine
+    normed = _normed(new.norm1, streams)
+    mean_key = _fit_queries_keys_values(new, normed, seen, streams)
+    if streams.turned:
+        _shift_keys(new.norm1, parts, mean_key)
+        normed = [new.norm1(stream) for stream in mine]
+    width = parts["join"].in_features
+    _set(parts["join"], torch.eye(width), torch.zeros(width))
+    joined = [new.attention(stream, position_embeddings=streams.where)[0] for stream in normed]
+    fit = _Fit()
+    for out, stream, each in zip(joined[:-1], mine[:-1], seen[:-1], strict=True):
+        fit.add(streams.kept(out), each.middle - streams.kept(stream))
+    _set(parts["join"], *_scaled(new.layer_scale1, *fit.solve()))
+    streams.mine = [
+        stream + new.layer_scale1(parts["join"](out))
+        for stream, out in zip(mine, joined, strict=True)
+    ]
 
-    slow_first  the network's queries and keys are not turned by their positions, the student's
-                are: what matters most is laid where they turn least
+
+def _fit_queries_keys_values(
+    new: Any, normed: Batches, seen: Sequence[_Seen], streams: _Streams
+) -> Tensor:
+    """Those of the heads that matter most; the mean key, for which the student has no bias.
+
+    Where the network's are not turned by their positions, as the student's are, what matters most
+    is laid where they turn least; and there the mean key is the same for all keys of a query,
+    which is nothing to a softmax.
     """
     parts, attention = _parts(new), new.attention
     count, width = attention.num_heads, attention.head_dim
     heads = _best_heads(seen[:-1], count, width)
-    turned = [_balanced(seen[:-1], head, width) for head in heads] if slow_first else None
-    normed = _normed(new.norm1, mine)
+    fitted: dict[str, tuple[Tensor, Tensor]] = {}
+    bases = None if streams.turned else [_balanced(seen[:-1], head, width) for head in heads]
     for number, name in enumerate(("query", "key", "value")):
         fit = _Fit()
         for stream, each in zip(normed[:-1], seen[:-1], strict=True):
             of_heads = getattr(each, name).unflatten(-1, (-1, width))[..., heads, :].unbind(-2)
-            if turned is not None and name != "value":
-                of_heads = [x @ pair[number] for x, pair in zip(of_heads, turned, strict=True)]
-            fit.add(kept(stream), torch.cat(of_heads, dim=-1))
-        _set(parts[name], *fit.solve())
-    _set(parts["join"], torch.eye(count * width), torch.zeros(count * width))
-    joined = [attention(stream, position_embeddings=where)[0] for stream in normed]
-    fit = _Fit()
-    for out, stream, each in zip(joined[:-1], mine[:-1], seen[:-1], strict=True):
-        fit.add(kept(out), each.middle - kept(stream))
-    _set(parts["join"], *_scaled(new.layer_scale1, *fit.solve()))
-    return [
-        stream + new.layer_scale1(parts["join"](out))
-        for stream, out in zip(mine, joined, strict=True)
-    ]
+            if bases is not None and name != "value":
+                of_heads = [x @ pair[number] for x, pair in zip(of_heads, bases, strict=True)]
+            fit.add(streams.kept(stream), torch.cat(of_heads, dim=-1))
+        fitted[name] = fit.solve()
+        _set(parts[name], *fitted[name])
+    return fitted["key"][1]
+
+
+def _shift_keys(norm: Any, parts: dict[str, Any], mean_key: Tensor) -> None:
+    """Have the LayerNorm before attention give keys their mean, and the others make up for it."""
+    weight = parts["key"].weight
+    squares = weight @ weight.T
+    squares.diagonal().add_(_RIDGE * squares.diagonal().mean())
+    shift = weight.T @ torch.linalg.solve(squares, mean_key)
+    norm.bias.add_(shift)
+    for name in ("query", "value"):
+        parts[name].bias.sub_(parts[name].weight @ shift)
 
 
 def _best_heads(seen: Sequence[_Seen], count: int, width: int) -> list[int]:
@@ -300,56 +358,55 @@ def _powers(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return vectors * root @ vectors.T, vectors / root @ vectors.T
 
 
-def _feed(new: Any, down: Tensor, mine: Batches, seen: Sequence[_Seen], kept: Map) -> list[Tensor]:
-    """Fit the MLP of a layer, with the neurons that move the stream most; the streams after it.
+def _feed(new: Any, down: Tensor, seen: Sequence[_Seen], streams: _Streams) -> None:
+    """Fit the MLP of a layer, with the neurons that move the stream most, and go through it.
 
     down  (width, neurons): what the network's neurons write, projected
     """
-    parts = _parts(new)
+    parts, mine = _parts(new), streams.mine
     spread = torch.stack([F.gelu(each.hidden).std(dim=(0, 1)) for each in seen[:-1]]).mean(dim=0)
     strength = spread * down.norm(dim=0)
     neurons = strength.topk(len(parts["up"].weight)).indices
-    normed = _normed(new.norm2, mine)
+    normed = _normed(new.norm2, streams)
     fit = _Fit()
     for stream, each in zip(normed[:-1], seen[:-1], strict=True):
-        fit.add(kept(stream), each.hidden[..., neurons])
+        fit.add(streams.kept(stream), each.hidden[..., neurons])
     _set(parts["up"], *fit.solve())
     hidden = [F.gelu(parts["up"](stream)) for stream in normed]
     fit = _Fit()
     for own, stream, each in zip(hidden[:-1], mine[:-1], seen[:-1], strict=True):
-        fit.add(kept(own), each.after - kept(stream))
+        fit.add(streams.kept(own), each.after - streams.kept(stream))
     _set(parts["down"], *_scaled(new.layer_scale2, *fit.solve()))
-    return [
+    streams.mine = [
         stream + new.layer_scale2(parts["down"](own))
         for stream, own in zip(mine, hidden, strict=True)
     ]
 
 
-def _normed(norm: Any, streams: Batches) -> list[Tensor]:
-    """The streams after a LayerNorm that gives each channel mean 0 and spread 1.
+def _normed(norm: Any, streams: _Streams) -> list[Tensor]:
+    """The student's streams after a LayerNorm that gives each channel mean 0 and spread 1.
 
     That is what weights of the usual size are made for; others would not survive the first steps
     of an optimizer that moves all alike.
     """
-    spread, mean = torch.std_mean(torch.cat([norm(each) for each in streams[:-1]]), dim=(0, 1))
+    seen = torch.cat([streams.kept(norm(each)) for each in streams.mine[:-1]])
+    spread, mean = torch.std_mean(seen, dim=(0, 1))
     norm.weight.copy_(1 / spread)
     norm.bias.copy_(-mean / spread)
-    return [norm(each) for each in streams]
+    return [norm(each) for each in streams.mine]
 
 
 def _scaled(scale: Any, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """A linear map whose weights have the spread of fresh ones; its layer scale does the rest."""
+    """A linear map with weights of spread 1 / sqrt(inputs); the layer scale does the rest."""
     size = weight.std() * weight.shape[1] ** 0.5
     scale.lambda1.fill_(size)
     return weight / size, bias / size
 
 
 def _weights_down(layer: nn.Module, project: Map) -> Tensor:
+    """What each neuron of the network's MLP writes into the stream, projected: (width, neurons)."""
     parts = _parts(layer)
-    weight: Tensor = parts["down"].weight
-    if "scale" in parts:
-        weight = parts["scale"].lambda1[:, None] * weight
-    return project(weight.T).T
+    return project((parts["scale"].lambda1[:, None] * parts["down"].weight).T).T
 
 
 def _layers(backbone: nn.Module) -> list[nn.Module]:
@@ -361,13 +418,14 @@ def _layers(backbone: nn.Module) -> list[nn.Module]:
 
 
 def _parts(layer: nn.Module) -> dict[str, Any]:
-    """The parts of a layer, as far as they are there, by our names for them."""
+    """The parts of a layer by our names for them, those that it has."""
     by_name = {name.rpartition(".")[2]: module for name, module in layer.named_modules()}
     found = {part: [by_name[n] for n in names if n in by_name] for part, names in _PARTS.items()}
     return {part: modules[0] for part, modules in found.items() if modules}
 
 
 def _out(layer: nn.Module, stream: Tensor, at: dict[str, Any]) -> Tensor:
+    """A stream (B, tokens, d) after a layer; some versions of the library wrap it."""
     out = layer(stream, **at)
     result: Tensor = out[0] if isinstance(out, tuple) else out
     return result
@@ -379,20 +437,12 @@ def _set(linear: Any, weight: Tensor, bias: Tensor) -> None:
         linear.bias.copy_(bias)
 
 
-def _check(own: nn.Module, source: nn.Module) -> None:
-    why = _unlike(own, source)
-    if why:
-        raise ConfigError(
-            f"The student cannot inherit from the first network: {why}.",
-            "Name another one first, or let it start from nothing.",
-        )
-
-
 def _unlike(own: Any, source: Any) -> str | None:
     """What keeps a student from inheriting; None if nothing does."""
     theirs, mine = _layers(source), _layers(own)
-    if not theirs or len(_parts(theirs[0])) < len(_PARTS) or source.config.hidden_act != "gelu":
-        return "it is not a vision transformer of DINOv2's or DINOv3's kind"
+    parts = _parts(theirs[0]) if theirs else {}
+    if "gate" in parts or not parts.keys() >= _NEEDED or source.config.hidden_act != "gelu":
+        return "it is not a DINOv2 or DINOv3 of transformers with a plain MLP"
     if len(theirs) != len(mine):
         return f"it has {len(theirs)} layers, and the student {len(mine)}"
     old, new = source.config, own.config
@@ -401,4 +451,7 @@ def _unlike(own: Any, source: Any) -> str | None:
         return f"its heads are not {width} channels wide like the student's"
     if old.hidden_size < new.hidden_size:
         return f"it is {old.hidden_size} channels wide, and the student {new.hidden_size}"
+    neurons = [len(_parts(layers[0])["up"].weight) for layers in (theirs, mine)]
+    if neurons[0] < neurons[1]:
+        return f"its MLPs have {neurons[0]} neurons, and the student's {neurons[1]}"
     return None
