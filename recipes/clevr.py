@@ -41,7 +41,6 @@ CONTRAST = {
     "curriculum.handoff_ceiling": 0.5,
 }
 RESIDUE = {**PRICE, "curriculum.oracle": "residue", "curriculum.handoff_ceiling": 0.5}
-CENTRED = {"model.quantizer.centred": True}
 
 Row = tuple[str, dict[str, Any]]
 """A preset and what is changed in it."""
@@ -63,7 +62,7 @@ TRIALS: dict[str, Row] = {
     "contrast": ("clevr-64", CONTRAST),
     "residue": ("clevr-64", RESIDUE),
     "distillation": ("clevr-64", {**CEILING, "objective.distillation_weight": 0.5}),
-    "together": ("clevr-64", {**RESIDUE, **CENTRED}),
+    "together": ("clevr-64", {**RESIDUE, "model.quantizer.centred": True}),
 }
 ROWS = {**PAPER, **TRIALS}
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file, save_file
+from tiny_training import smooth_pictures
 
 from strop.errors import ConfigError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher
@@ -52,9 +53,7 @@ def _mini(monkeypatch):
 @pytest.fixture(scope="module")
 def pictures() -> torch.Tensor:
     """uint8 (80, 3, 64, 64): coloured blocks, smoothed."""
-    random = torch.Generator().manual_seed(0)
-    blocks = torch.rand(80, 3, 4, 4, generator=random) * 255
-    return F.interpolate(blocks, (64, 64), mode="bicubic").clamp(0, 255).to(torch.uint8)
+    return smooth_pictures(80, 4)
 
 
 @pytest.fixture(scope="module")

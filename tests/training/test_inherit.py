@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file
+from tiny_training import smooth_pictures
 
 from strop.errors import ConfigError
 from strop.model.teacher import ARCHITECTURES, load_teacher
@@ -32,9 +33,7 @@ def _small(monkeypatch):
 @pytest.fixture(scope="module")
 def pictures() -> torch.Tensor:
     """uint8 (160, 3, 64, 64): coloured blocks, smoothed."""
-    random = torch.Generator().manual_seed(0)
-    blocks = torch.rand(160, 3, 6, 6, generator=random) * 255
-    return F.interpolate(blocks, (64, 64), mode="bicubic").clamp(0, 255).to(torch.uint8)
+    return smooth_pictures(160, 6)
 
 
 def saved(model: torch.nn.Module, folder) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from strop.curriculum import CurriculumConfig
 from strop.model.generator import GeneratorConfig
@@ -49,6 +50,13 @@ def tiny_fields(images: int = 64, seed: int = 0) -> torch.Tensor:
     fields = torch.einsum("nb,bsd->nsd", weight, basis)
     mirrored = fields.unflatten(1, (GRID, GRID)).flip(2).flatten(1, 2)
     return torch.stack([fields, mirrored], dim=1).bfloat16()
+
+
+def smooth_pictures(count: int, blocks: int) -> torch.Tensor:
+    """uint8 (count, 3, 64, 64): `blocks` by `blocks` random colours, smoothed."""
+    random = torch.Generator().manual_seed(0)
+    colours = torch.rand(count, 3, blocks, blocks, generator=random) * 255
+    return F.interpolate(colours, (64, 64), mode="bicubic").clamp(0, 255).to(torch.uint8)
 
 
 def tiny_preset(*, model=None, curriculum=None, objective=None, **training) -> Preset:

@@ -11,7 +11,7 @@ import copy
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -344,13 +344,10 @@ class _Run:
 
     def _inherit(self) -> dict[str, float]:
         """Have the student start from the first network's layers; how much of them it has."""
-        config = self.config
         self.watch(0, "inheriting")
         began = time.monotonic()
-        count = max(min(_INHERITED, len(self.pool.images)) // config.batch, 1) * config.batch
-        rows = self.pool.rows(config.seed, "inherited", 0, count).split(config.batch)
-        images = [self.pool.batch(each, self.device).float() for each in rows]
-        held_out = self.pool.held_out[: config.batch].float()
+        images = list(self._sample("inherited", _INHERITED))
+        held_out = self.pool.held_out[: self.config.batch].float()
         share = inherit(self.student, self.first, images, held_out)
         fit_heads(self.student, self.targets, images, map(self._fields, images))
         self.averaged.load_state_dict(self.student.state_dict())
@@ -394,15 +391,18 @@ class _Run:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.compiled)
 
+    def _sample(self, purpose: str, most: int) -> Iterator[Tensor]:
+        """Whole batches (B, 3, H, H) of the images as they are: `most`, or as many as there are."""
+        batch = self.config.batch
+        count = max(min(most, len(self.pool.images)) // batch, 1) * batch
+        for rows in self.pool.rows(self.config.seed, purpose, 0, count).split(batch):
+            yield self.pool.batch(rows, self.device).float()
+
     @torch.no_grad()
     def _measure(self, weights: Mapping[str, float]) -> list[Target]:
         """The targets, with means and spreads over a sample of the images as they are."""
-        config = self.config
-        count = max(min(_SAMPLE, len(self.pool.images)) // config.batch, 1) * config.batch
-        rows = self.pool.rows(config.seed, "sample", 0, count)
         seen: list[list[Tensor]] = [[] for _ in weights]
-        for part in rows.split(config.batch):
-            view = self.pool.batch(part, self.device).float()
+        for view in self._sample("sample", _SAMPLE):
             for fields, field in zip(seen, self._fields(view), strict=True):
                 fields.append(field.float())
         return [

@@ -125,6 +125,14 @@ class _Fit:
         return (products * _solved(squares, products, _RIDGE)).sum().item()
 
 
+def _fitted(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> _Fit:
+    """The fit of batches of outputs (..., o) to batches of inputs (..., i)."""
+    fit = _Fit()
+    for x, y in zip(inputs, outputs, strict=True):
+        fit.add(x, y)
+    return fit
+
+
 def _solved(squares: Tensor, products: Tensor, ridge: float) -> Tensor:
     """The coefficients (i + 1, o), the constant's last."""
     squares = squares.clone()
@@ -249,34 +257,28 @@ def _second_moment(stream: Tensor) -> Tensor:
 
 def _embed(embeddings: Any, pixels: Batches, wanted: Batches) -> None:
     """The patch embedding and the class token. Positions are left to attention."""
-    convolution, fit = embeddings.patch_embeddings, _Fit()
+    convolution = embeddings.patch_embeddings
     size = convolution.kernel_size
-    for each, stream in zip(pixels[:-1], wanted[:-1], strict=True):
-        fit.add(F.unfold(each, size, stride=size).transpose(1, 2), stream[:, 1:])
-    weight, bias = fit.solve()
+    weight, bias = _fitted(
+        (F.unfold(each, size, stride=size).transpose(1, 2) for each in pixels[:-1]),
+        (stream[:, 1:] for stream in wanted[:-1]),
+    ).solve()
     _set(convolution, weight.view_as(convolution.weight), bias)
     embeddings.cls_token.copy_(wanted[0][:1, :1])
 
 
 def _attend(new: Any, seen: Sequence[_Seen], streams: _Streams) -> None:
     """Fit the attention of a layer, and take the student's streams through it."""
-    parts, mine = _parts(new), streams.mine
+    parts = _parts(new)
     normed = _normed(new.norm1, streams)
     mean_key = _fit_queries_keys_values(new, normed, seen, streams)
     if streams.turned:
         _shift_keys(new.norm1, parts, mean_key)
-        normed = [new.norm1(stream) for stream in mine]
+        normed = [new.norm1(stream) for stream in streams.mine]
     width = parts["join"].in_features
     _set(parts["join"], torch.eye(width), torch.zeros(width))
     joined = [new.attention(stream, position_embeddings=streams.where)[0] for stream in normed]
-    fit = _Fit()
-    for out, stream, each in zip(joined[:-1], mine[:-1], seen[:-1], strict=True):
-        fit.add(streams.kept(out), each.middle - streams.kept(stream))
-    _set(parts["join"], *_scaled(new.layer_scale1, *fit.solve()))
-    streams.mine = [
-        stream + new.layer_scale1(parts["join"](out))
-        for stream, out in zip(mine, joined, strict=True)
-    ]
+    _write(parts["join"], new.layer_scale1, joined, [each.middle for each in seen], streams)
 
 
 def _fit_queries_keys_values(
@@ -292,17 +294,28 @@ def _fit_queries_keys_values(
     count, width = attention.num_heads, attention.head_dim
     heads = _best_heads(seen[:-1], count, width)
     fitted: dict[str, tuple[Tensor, Tensor]] = {}
-    bases = None if streams.turned else [_balanced(seen[:-1], head, width) for head in heads]
-    for number, name in enumerate(("query", "key", "value")):
-        fit = _Fit()
-        for stream, each in zip(normed[:-1], seen[:-1], strict=True):
-            of_heads = getattr(each, name).unflatten(-1, (-1, width))[..., heads, :].unbind(-2)
-            if bases is not None and name != "value":
-                of_heads = [x @ pair[number] for x, pair in zip(of_heads, bases, strict=True)]
-            fit.add(streams.kept(stream), torch.cat(of_heads, dim=-1))
-        fitted[name] = fit.solve()
+    as_they_are = torch.eye(width, device=normed[0].device)
+    pairs = [(as_they_are, as_they_are)] * count
+    if not streams.turned:
+        pairs = [_balanced(seen[:-1], head, width) for head in heads]
+    for_queries, for_keys = zip(*pairs, strict=True)
+    for name, bases in (
+        ("query", for_queries),
+        ("key", for_keys),
+        ("value", [as_they_are] * count),
+    ):
+        wanted = (_of_heads(getattr(each, name), heads, bases) for each in seen[:-1])
+        fitted[name] = _fitted(map(streams.kept, normed[:-1]), wanted).solve()
         _set(parts[name], *fitted[name])
     return fitted["key"][1]
+
+
+def _of_heads(x: Tensor, heads: Sequence[int], bases: Sequence[Tensor]) -> Tensor:
+    """Some heads of queries, keys or values (B, T, d), each in its basis (width, width)."""
+    split = x.unflatten(-1, (-1, len(bases[0])))
+    return torch.cat(
+        [split[..., head, :] @ basis for head, basis in zip(heads, bases, strict=True)], -1
+    )
 
 
 def _shift_keys(norm: Any, parts: dict[str, Any], mean_key: Tensor) -> None:
@@ -318,9 +331,7 @@ def _shift_keys(norm: Any, parts: dict[str, Any], mean_key: Tensor) -> None:
 
 def _best_heads(seen: Sequence[_Seen], count: int, width: int) -> list[int]:
     """The heads that together explain most of what attention adds to the stream."""
-    fit = _Fit()
-    for each in seen:
-        fit.add(each.heads, each.middle - each.before)
+    fit = _fitted((each.heads for each in seen), (each.middle - each.before for each in seen))
     channels = torch.arange(len(fit.squares) - 1, device=fit.squares.device).view(-1, width)
     return list(
         max(
@@ -363,23 +374,31 @@ def _feed(new: Any, down: Tensor, seen: Sequence[_Seen], streams: _Streams) -> N
 
     down  (width, neurons): what the network's neurons write, projected
     """
-    parts, mine = _parts(new), streams.mine
+    parts = _parts(new)
     spread = torch.stack([F.gelu(each.hidden).std(dim=(0, 1)) for each in seen[:-1]]).mean(dim=0)
     strength = spread * down.norm(dim=0)
     neurons = strength.topk(len(parts["up"].weight)).indices
     normed = _normed(new.norm2, streams)
-    fit = _Fit()
-    for stream, each in zip(normed[:-1], seen[:-1], strict=True):
-        fit.add(streams.kept(stream), each.hidden[..., neurons])
+    fit = _fitted(map(streams.kept, normed[:-1]), (each.hidden[..., neurons] for each in seen[:-1]))
     _set(parts["up"], *fit.solve())
     hidden = [F.gelu(parts["up"](stream)) for stream in normed]
-    fit = _Fit()
-    for own, stream, each in zip(hidden[:-1], mine[:-1], seen[:-1], strict=True):
-        fit.add(streams.kept(own), each.after - streams.kept(stream))
-    _set(parts["down"], *_scaled(new.layer_scale2, *fit.solve()))
+    _write(parts["down"], new.layer_scale2, hidden, [each.after for each in seen], streams)
+
+
+def _write(linear: Any, scale: Any, given: Batches, wanted: Batches, streams: _Streams) -> None:
+    """Fit what is added to the student's streams to what they lack, and add it.
+
+    given   (B, tokens, inputs) of `linear`
+    wanted  (B, 1 + S, width): the network's streams afterwards, projected
+    """
+    lacking = (
+        goal - streams.kept(stream)
+        for goal, stream in zip(wanted[:-1], streams.mine[:-1], strict=True)
+    )
+    fit = _fitted(map(streams.kept, given[:-1]), lacking)
+    _set(linear, *_scaled(scale, *fit.solve()))
     streams.mine = [
-        stream + new.layer_scale2(parts["down"](own))
-        for stream, own in zip(mine, hidden, strict=True)
+        stream + scale(linear(each)) for stream, each in zip(streams.mine, given, strict=True)
     ]
 
 
