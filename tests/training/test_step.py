@@ -11,7 +11,8 @@ from strop.curriculum import CurriculumConfig, scaled
 from strop.objective import ObjectiveConfig
 from strop.training.config import TrainingConfig
 from strop.training.forward import METRICS, SCALARS, TERMS, Recipe, forward, step_values
-from strop.training.step import Stepper, parameter_groups, trainable
+from strop.training.loop import stepper_trouble
+from strop.training.step import MOST_SPOILT, Stepper, parameter_groups, trainable
 
 CPU = torch.device("cpu")
 STEPS = 40
@@ -255,6 +256,45 @@ def test_trouble_remembers_the_first_step_and_its_terms():
     flag, step, latent, *_ = stepper.trouble.tolist()
     assert (flag, step) == (1, 2)
     assert latent != latent
+
+
+def spoiling(when):
+    """A loss term of 0 whose gradient is infinite while `when` is 0."""
+    return lambda seen: ((seen.predicted - seen.predicted.detach()).sum() + when).sqrt() - when
+
+
+def test_a_step_without_a_finite_gradient_moves_no_weight_and_the_run_goes_on():
+    when = torch.ones(())
+    tokenizer, plan = tiny_tokenizer(), recipe(extra_loss=spoiling(when))
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    stepper((batch(),), step_values(plan, 0), 0)
+    before = {name: value.detach().clone() for name, value in stepper.parameters.items()}
+    when.zero_()
+    stepper((batch(),), step_values(plan, 1), 1)
+    assert all(torch.equal(value, before[name]) for name, value in stepper.parameters.items())
+    when.fill_(1)
+    stepper((batch(),), step_values(plan, 2), 2)
+    assert any(not torch.equal(v, before[name]) for name, v in stepper.parameters.items())
+    assert all(value.isfinite().all() for value in stepper.parameters.values())
+    assert max(kept["step"].item() for kept in stepper.optimizer.state.values()) == 2
+    metrics = stepper.take_metrics()
+    assert metrics["spoilt_steps"] == pytest.approx(1 / 3)
+    assert 0 < metrics["gradient_norm"] < float("inf")
+    assert not stepper.trouble.any()
+
+
+def test_many_gradients_in_a_row_that_are_not_finite_are_trouble():
+    plan = recipe(extra_loss=spoiling(torch.zeros(())))
+    stepper = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU)
+    for step in range(MOST_SPOILT):
+        assert stepper_trouble(stepper) is None
+        stepper((batch(),), step_values(plan, step), step)
+    step, what = stepper_trouble(stepper)
+    assert step == MOST_SPOILT - 1
+    assert what.startswith(f"the gradient is not finite in {MOST_SPOILT} steps in a row")
+    others = int(stepper.unsound.sum()) - 1
+    assert f"that of generator.source_positions and of {others} other parameters" in what
+    assert not stepper.unsound[list(stepper.parameters).index("length_head.mlp.0.weight")]
 
 
 @ORACLES

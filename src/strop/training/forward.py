@@ -40,8 +40,13 @@ METRICS = (
     "target_length_squared",
     "predicted_times_target",
     "gradient_norm",
+    "spoilt_steps",
 )
-"""What a step measures. All are shares: summed over processes they are means over the batch."""
+"""What a step measures. All are shares: summed over processes they are means over the batch.
+
+Of the last two, the norm is that of finite gradients, and steps without one are spoilt: they move
+nothing.
+"""
 
 SCALARS = ("learning_rate", "alpha", "handoff", "length_gate", "diversity_warmup", "step")
 """What depends on the step alone, in the order it has in the step's values."""

@@ -40,7 +40,7 @@ from strop.training.forward import TERMS, ExtraLoss, Recipe, step_values
 from strop.training.plots import plot_run
 from strop.training.preset import Preset, load_preset
 from strop.training.sources import to_device
-from strop.training.step import Stepper
+from strop.training.step import MOST_SPOILT, Stepper
 from strop.training.validation import validate
 
 MAY_CHANGE = frozenset(
@@ -393,7 +393,11 @@ def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
         if not abs(value) <= limit:
             kind = f"above the limit of {limit:g}" if math.isfinite(value) else "not finite"
             return int(step), f"the {name} term is {value:g}, {kind}"
-    return int(step), "the gradient is not finite"
+    names = [n for n, bad in zip(stepper.parameters, stepper.unsound.tolist(), strict=True) if bad]
+    return int(step), (
+        f"the gradient is not finite in {MOST_SPOILT} steps in a row, at last that of {names[0]} "
+        f"and of {len(names) - 1} other parameters"
+    )
 
 
 def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:

@@ -22,6 +22,9 @@ from strop.training.forward import METRICS, SCALARS, TERMS, Outcome, Recipe, for
 WARM_STEPS = 3
 """Steps before a CUDA graph is captured: kernels are chosen and optimizer state made by then."""
 
+MOST_SPOILT = 8
+"""Steps in a row without a finite gradient that end a run; one of them may be chance."""
+
 
 class Stepper:
     """The parts of a run that a step changes, and the step.
@@ -30,8 +33,10 @@ class Stepper:
     state                 the curriculum's averages
     averaged              the averaged weights, and means of positions, by name, or None
     totals, counted       sum of `METRICS` since `take_metrics`, and over how many steps
-    trouble               (2 + len(TERMS),): whether a term was ever not finite or above the
-                          limit, and step and terms when it first was
+    spoilt                whether the last gradient was not finite; such a step moves no weight
+    unsound               (parameters,) bool: whose gradient it was, when it last was
+    trouble               (2 + len(TERMS),): whether a term was ever not finite or above the limit,
+                          or too many gradients in a row were spoilt, and step and terms then
     """
 
     def __init__(
@@ -59,10 +64,11 @@ class Stepper:
             fused=True,
             capturable=cuda,
         )
-        with warnings.catch_warnings():
-            # It warns, once, of steps outside a graph; the first few are meant to be.
-            warnings.simplefilter("ignore", UserWarning)
-            _materialise(self.optimizer)
+        materialise(self.optimizer)
+        # The fused step leaves everything as it is where this is 1: torch's protocol for scaled
+        # gradients.
+        self.spoilt = torch.zeros((), device=device)
+        self.optimizer.found_inf = self.spoilt  # type: ignore[attr-defined]
         self.state = curriculum.initial_state(device)
         # The means that tokens are centred by belong to the weights they were measured with, and
         # are averaged with them.
@@ -74,6 +80,8 @@ class Stepper:
         self.totals = torch.zeros(len(METRICS), device=device)
         self.counted = 0
         self.trouble = torch.zeros(2 + len(TERMS), device=device)
+        self.spoilt_in_a_row = torch.zeros((), device=device)
+        self.unsound = torch.zeros(len(self.parameters), dtype=torch.bool, device=device)
         self.steps_done = 0
         self._forward = {probing: self._compiled_forward(probing) for probing in self.variants}
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
@@ -155,8 +163,9 @@ class Stepper:
         with torch.no_grad():
             parameters = list(self.parameters.values())
             distributed.sum_gradients(parameters)
-            norm = _clip(parameters, training.clip)
+            norm, norms = _clip(parameters, training.clip)
             rate = values[SCALARS.index("learning_rate")]
+            self.spoilt.copy_(~torch.isfinite(norm))
             self.rate.copy_(rate)
             self.head_rate.copy_(rate * values[SCALARS.index("length_gate")])
             self.optimizer.step()
@@ -171,8 +180,9 @@ class Stepper:
                     1 - training.weight_average,
                 )
             world = self.recipe.workers.world
-            self.totals.add_(torch.cat([outcome.metrics, norm[None] / world]))
-            self._note_trouble(outcome.terms * world, norm, values[SCALARS.index("step")])
+            own = torch.stack([torch.where(self.spoilt > 0, 0.0, norm), self.spoilt])
+            self.totals.add_(torch.cat([outcome.metrics, own / world]))
+            self._note_trouble(outcome.terms * world, norms, values[SCALARS.index("step")])
         # Without its history, which would keep the gradient's nodes of this stream alive.
         return outcome._replace(loss=outcome.loss.detach())
 
@@ -190,8 +200,11 @@ class Stepper:
             yield
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
 
-    def _note_trouble(self, terms: Tensor, norm: Tensor, step: Tensor) -> None:
-        good = (terms.abs() <= self.recipe.training.loss_limit).all() & torch.isfinite(norm)
+    def _note_trouble(self, terms: Tensor, norms: Tensor, step: Tensor) -> None:
+        self.spoilt_in_a_row.add_(1).mul_(self.spoilt)
+        self.unsound.copy_(torch.where(self.spoilt > 0, ~torch.isfinite(norms), self.unsound))
+        good = (terms.abs() <= self.recipe.training.loss_limit).all()
+        good &= self.spoilt_in_a_row < MOST_SPOILT
         now = torch.cat([torch.ones_like(step)[None], step[None], terms])
         self.trouble.copy_(torch.where(good | (self.trouble[0] > 0), self.trouble, now))
 
@@ -292,25 +305,30 @@ def parameter_groups(
     ]
 
 
-def _materialise(optimizer: torch.optim.Optimizer) -> None:
+def materialise(optimizer: torch.optim.Optimizer) -> None:
     """Make the optimizer's state now: made while a CUDA graph is recorded, each replay would
     make it anew. With rates of zero this moves no parameter."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
+    with warnings.catch_warnings():
+        # It warns, once, of steps outside a graph; the first few are meant to be.
+        warnings.simplefilter("ignore", UserWarning)
+        optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     for kept in optimizer.state.values():
         kept["step"].zero_()
 
 
-def _clip(parameters: list[nn.Parameter], limit: float) -> Tensor:
-    """The gradient norm before it was clipped to `limit`; 0 means no limit."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+def _clip(parameters: list[nn.Parameter], limit: float) -> tuple[Tensor, Tensor]:
+    """The gradient's norm before it was clipped to `limit`, 0 for none, and each parameter's."""
+    found = iter(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
+    zero = torch.zeros((), device=parameters[0].device)
+    norms = torch.stack([zero if p.grad is None else next(found) for p in parameters])
+    norm = torch.linalg.vector_norm(norms)
     if limit:
         torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-    return norm
+    return norm, norms
 
 
 @torch.no_grad()
