@@ -35,9 +35,8 @@ class Bank:
 
         Half of them are mirrored, and their fields with them.
         """
-        device = self.views.device
-        index = to_device(rows * self.each + (uniform[:, 0] * self.each).long(), device)
-        mirror = to_device(uniform[:, 1] < 0.5, device)
+        index = rows * self.each + (uniform[:, 0] * self.each).long()
+        mirror = uniform[:, 1] < 0.5
         views = self.views[index].float()
         return (
             torch.where(mirror[:, None, None, None], views.flip(-1), views),

@@ -39,7 +39,9 @@ from strop.training.inherit import check_inheritance, fit_heads, inherit
 from strop.training.loop import machine
 from strop.training.networks import load_network
 from strop.training.pool import Pool, Watch, read_pool, whole_batches
+from strop.training.recorded import Recorded
 from strop.training.sources import compiled_teacher, to_device
+from strop.training.step import materialise
 from strop.training.student import (
     Student,
     Target,
@@ -156,7 +158,7 @@ def distill(
     dtype       of the weights in the folder
 
     Returns the metrics on the held-out images, which are also in the card. On a GPU all but the
-    losses runs in bf16, compiled.
+    losses runs in bf16, compiled, and whole steps are replayed from a recording.
     """
     config = config or DistillConfig()
     watch = watch or (lambda share, text: None)
@@ -249,6 +251,7 @@ class _Run:
             for name, parameter in self.student.named_parameters()
             if parameter.requires_grad
         }
+        self.rate = torch.zeros((), device=device)  # a tensor, for a recording holds no other
         self.optimizer = torch.optim.AdamW(
             [
                 {
@@ -257,10 +260,13 @@ class _Run:
                 }
                 for decays in (True, False)
             ],
-            lr=config.learning_rate,
+            lr=self.rate,
             betas=_BETAS,
             fused=True,
+            capturable=self.compiled,
         )
+        materialise(self.optimizer)
+        self.update = Recorded(self._update, device)
         self.step, self.before = 0, 0.0
         self.begun = time.monotonic()
         self.metrics: dict[str, float] = {}
@@ -287,8 +293,9 @@ class _Run:
             self.bank = self._bank()  # now, because it takes what memory is free
         if self.compiled:
             self.watch(0, "compiling")
-            self._losses().sum().backward()
-            self.optimizer.zero_grad(set_to_none=True)
+            with self.update.aside():
+                self._losses(*self._drawn()).sum().backward()
+                self.optimizer.zero_grad(set_to_none=True)
         totals, counted = torch.zeros(len(self.names), device=self.device), 0
         self.begun = time.monotonic()
         since = self.seconds
@@ -313,32 +320,36 @@ class _Run:
         return self.metrics or self.validate()  # resumed after its last step
 
     def _take(self, progress: float) -> Tensor:
-        """One step; its terms, detached."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config, progress)
-        off = self._losses()
-        self.optimizer.zero_grad(set_to_none=True)
-        (self.weights * off).sum().backward()
-        torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), _CLIP)
-        self.optimizer.step()
+        """One step; its terms, detached, until the next."""
+        averaged = 1 / (1 + (self.step + 1) / _WINDOW)
+        values = torch.tensor([learning_rate(self.config, progress), averaged])
+        off = self.update(to_device(values, self.device), *self._drawn())
         self.step += 1
+        return off
+
+    def _update(self, values: Tensor, *drawn: Tensor) -> Tensor:
+        """Move the weights, at a rate, and their average, by a share: the two `values`."""
+        self.optimizer.zero_grad(set_to_none=True)
+        off = self._losses(*drawn)
+        (self.weights * off).sum().backward()
         with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.averaged.parameters()),
-                list(self.student.parameters()),
-                1 / (1 + self.step / _WINDOW),
-            )
+            torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), _CLIP)
+            self.rate.copy_(values[0])
+            self.optimizer.step()
+            averaged: list[Tensor] = list(self.averaged.parameters())
+            lead = list(torch._foreach_sub(list(self.student.parameters()), averaged))
+            torch._foreach_mul_(lead, values[1])
+            torch._foreach_add_(averaged, lead)
         return off.detach()
 
-    def _losses(self) -> Tensor:
-        """The terms of this step's views, averaged over the sizes."""
-        config = self.config
-        view, fields = self._looked_at()
+    def _losses(self, *drawn: Tensor) -> Tensor:
+        """The terms of the views that were drawn, averaged over the sizes."""
+        view, fields = self._looked_at(*drawn)
         with self._autocast():
             return torch.stack(
                 [
                     self.terms(self.student, self.targets, resized(view, size), fields)
-                    for size in config.sizes
+                    for size in self.config.sizes
                 ]
             ).mean(0)
 
@@ -355,16 +366,20 @@ class _Run:
             torch.cuda.empty_cache()  # what it took is a multiple of what a step takes
         return {"share of the stream": share, "seconds": time.monotonic() - began}
 
-    def _looked_at(self) -> tuple[Tensor, list[Tensor]]:
-        """This step's views, (B, 3, H, H) from 0 to 255, and what each network makes of them."""
+    def _drawn(self) -> tuple[Tensor, Tensor]:
+        """This step's images, or their rows if there is a bank, and the chance for its views."""
         config, step = self.config, self.step
         rows = self.pool.rows(config.seed, "rows", step, config.batch)
         chance = 2 if self.bank else NUMBERS
         uniform = draws.uniform(config.seed, "views", step, config.batch, chance)
+        images = to_device(rows, self.device) if self.bank else self.pool.batch(rows, self.device)
+        return images, to_device(uniform, self.device)
+
+    def _looked_at(self, images: Tensor, uniform: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The views, (B, 3, H, H) from 0 to 255, and what each network makes of them."""
         if self.bank:
-            return self.bank.batch(rows, uniform)
-        images = self.pool.batch(rows, self.device)
-        view = random_views(images, to_device(uniform, self.device), smallest=config.smallest_crop)
+            return self.bank.batch(images, uniform)
+        view = random_views(images, uniform, smallest=self.config.smallest_crop)
         return view, self._fields(view)
 
     def _bank(self) -> Bank:
@@ -474,12 +489,6 @@ class _Run:
                 f"The run in {self.folder} has other settings.",
                 "Resume with the same ones, or start a new run in another --out.",
             )
-        for parameter in self.parameters.values():
-            self.optimizer.state[parameter] = {
-                "step": torch.zeros((), device=self.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
         for name, kept in self._state().items():
             kept.copy_(checkpoint.tensors[name])
         self.step, self.before = checkpoint.step, checkpoint.about["seconds"]
