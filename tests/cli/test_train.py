@@ -18,6 +18,7 @@ from strop.training.features import open_fields
 app = typer.Typer()
 app.command()(commands.train)
 app.command()(commands.train_decoder)
+app.command()(commands.train_lengths)
 app.command()(commands.sweep)
 app.command()(commands.features)
 
@@ -72,6 +73,12 @@ def test_train_resume_decoder(pictures: str, tmp_path: Path) -> None:
         )
     )
     assert decoded["psnr"] > 0
+    lengths = ["train-lengths", out / "model", "--data", pictures, "--mean", 5, "--directions", 2]
+    lengths += ["--workers", 0, "--device", "cpu", "--out", tmp_path / "shorter", "--json"]
+    assert json.loads(run(*lengths))["length_mean"] == pytest.approx(5, abs=1)
+    assert (tmp_path / "shorter/config.json").is_file()
+    with pytest.raises(ConfigError, match="token or doubling"):
+        run(*lengths, "--per", "halving")
     again = run(*arguments[:5], tmp_path / "again", *arguments[6:], "--init", out / "model")
     assert json.loads(again)["finished"]
 
@@ -116,6 +123,8 @@ def test_unknown_keys_and_a_model_that_cannot_be_written_back(pictures: str) -> 
         run("train", "strop-nano", "--data", pictures, "--set=training.bach=3")
     with pytest.raises(ConfigError, match="--out"):
         run("train-decoder", "someone/model", "--data", pictures)
+    with pytest.raises(ConfigError, match="--out"):
+        run("train-lengths", "scenes", "--data", pictures, "--mean", 8)
 
 
 def _small(tmp_path: Path) -> Path:

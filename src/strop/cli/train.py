@@ -1,9 +1,9 @@
-"""`strop train`, `train-decoder`, `sweep` and `data features`."""
+"""`strop train`, `train-decoder`, `train-lengths`, `sweep` and `data features`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import torch
 import typer
@@ -22,11 +22,13 @@ from strop.cli.console import (
     say,
 )
 from strop.config import to_dict
+from strop.curriculum import Per
 from strop.errors import ConfigError
 from strop.model.checkpoint import bundled_models, load
 from strop.training.callbacks import ProgressBar, TensorBoard
 from strop.training.decoder import train_decoder as fit_decoder
 from strop.training.fields import cache_fields
+from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training
 from strop.training.plan import describe, measure
 from strop.training.preset import Preset, load_preset, parse_assignments
@@ -108,8 +110,7 @@ def train_decoder(
     as_json: Json = False,
 ) -> None:
     """Train the pixel decoder of a model; nothing else in it changes."""
-    if folder is None and (model in bundled_models() or not Path(model).is_dir()):
-        raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
+    _check_folder(model, folder)
     tokenizer = load(model, device=check_device(device))
     with progress() as bar:
         task = bar.add_task("decoder", total=steps)
@@ -126,6 +127,56 @@ def train_decoder(
         print_json(metrics)
     else:
         _print_metrics(metrics)
+
+
+def train_lengths(
+    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")],
+    data: Annotated[str, typer.Option(help="Spec of the images; some thousands will do.")],
+    mean: Annotated[float, typer.Option(help="Tokens that a program is to have on average.")],
+    contrast: Annotated[
+        float, typer.Option(help="Above 1, lengths are pushed away from the mean by this power.")
+    ] = 1.0,
+    per: Annotated[
+        str, typer.Option(help="What is paid for: each token, or each doubling of the length.")
+    ] = "token",
+    directions: Annotated[
+        int, typer.Option(min=1, help="Principal directions of the pooled field to look at.")
+    ] = 10,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where the model goes; by default back.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1)] = 64,
+    workers: Loading = 2,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Fit the length head of a model anew, for another mean length; nothing else in it changes."""
+    _check_folder(model, folder)
+    if per not in get_args(Per):
+        raise ConfigError(f"--per is {per!r}.", f"Give {' or '.join(get_args(Per))}.")
+    tokenizer = load(model, device=check_device(device))
+    with counting("images") as count:
+        metrics = fit_lengths(
+            tokenizer,
+            data,
+            mean=mean,
+            contrast=contrast,
+            per=cast("Per", per),
+            directions=directions,
+            batch=batch,
+            loading_workers=workers,
+            watch=count,
+        )
+    tokenizer.save_pretrained(folder or model)
+    if as_json:
+        print_json(metrics)
+    else:
+        _print_metrics(metrics)
+
+
+def _check_folder(model: str, folder: Path | None) -> None:
+    if folder is None and (model in bundled_models() or not Path(model).is_dir()):
+        raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
 
 
 def sweep(

@@ -1,0 +1,187 @@
+"""The length head, fitted anew to the rate curves of a model that is done.
+
+While a model is trained its oracle chases programs that still change. Afterwards every image's
+rate curve can be read exactly, tokens go where they lower the squared error most for their price,
+and the price is the one that gives the mean length asked for.
+
+The head is a linear one, on the leading principal directions of the pooled field. One that looks at
+all of them comes closer to the targets and says less of what there is to see: `benchmarks/NOTES.md`
+has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from strop.curriculum import (
+    CurriculumConfig,
+    Per,
+    cheapest_lengths,
+    clipped,
+    contrasted,
+    knot_lengths,
+)
+from strop.data.record import Dataset
+from strop.data.spec import open_dataset
+from strop.data.stream import image_batches
+from strop.errors import ConfigError, TrainingError
+from strop.model.interpreter import prefix_mask
+from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
+from strop.model.tokenizer import Tokenizer
+from strop.objective import squared_error
+from strop.statistics import pearson
+
+_HALVINGS = 60
+"""Of the interval in which a price or a bias is looked for."""
+
+
+@torch.no_grad()
+def train_lengths(
+    tokenizer: Tokenizer,
+    data: str | Dataset | Tensor,
+    *,
+    mean: float,
+    contrast: float = 1.0,
+    per: Per = "token",
+    directions: int = 10,
+    batch: int = 64,
+    loading_workers: int = 0,
+    watch: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Give `tokenizer` a length head for programs of `mean` tokens; nothing else in it changes.
+
+    data        a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
+    contrast    above 1, lengths are pushed away from `mean` by this power
+    per         what is paid for: each `token`, or each `doubling` of the length
+    directions  of the pooled field that the head looks at
+    watch       called with how many images were looked at, of how many
+
+    Returns mean and spread of the lengths of `data`, their correlation with the targets, and the
+    mean squared error, in the scaled space, at these lengths and at one even length of that mean.
+    """
+    k = tokenizer.config.max_length
+    if not 1 < mean < k:
+        raise ConfigError(f"The mean length is {mean:g}.", f"Give one between 1 and {k}.")
+    config = CurriculumConfig(
+        oracle="price", price_per=per, oracle_scale=mean / k, oracle_contrast=contrast
+    )
+    source = open_dataset(data) if isinstance(data, str) else data
+    if len(source) <= directions or directions < 1:
+        raise TrainingError(
+            f"There are {len(source)} images to fit {directions} directions on.",
+            "Use more data than directions, and at least one of these.",
+        )
+    pooled, curves = _seen(tokenizer.eval(), source, config, batch, loading_workers, watch)
+    targets = _targets(curves, config, k)
+    head = _fitted(pooled, targets, directions, k, mean)
+    tokenizer.length_head = head.to(tokenizer.device)
+    tokenizer.config = replace(tokenizer.config, length_head=LengthHeadConfig(hidden=()))
+    tokenizer.about.pop("load", None)  # it is no longer the model of that name
+    own = head.cpu()(pooled[:, None])
+    knots = torch.tensor(knot_lengths(config, k))
+    return {
+        "length_mean": whole_lengths(own, k).float().mean().item(),
+        "length_spread": whole_lengths(own, k).float().std(correction=0).item(),
+        "target_correlation": pearson(own.numpy(), targets.numpy()),
+        "error": _error_at(curves, knots, own),
+        "error_even": _error_at(curves, knots, torch.full_like(own, mean)),
+    }
+
+
+def _seen(
+    tokenizer: Tokenizer,
+    source: Dataset | Tensor,
+    config: CurriculumConfig,
+    batch: int,
+    loading_workers: int,
+    watch: Callable[[int, int], None] | None,
+) -> tuple[Tensor, Tensor]:
+    """Of all images the pooled field (n, d_enc) and the rate curve (n, knots), on the CPU."""
+    k = tokenizer.config.max_length
+    knots = knot_lengths(config, k)
+    pooled: list[Tensor] = []
+    curves: list[Tensor] = []
+    done = 0
+    for images in _batches(tokenizer, source, batch, loading_workers):
+        field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
+        z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
+        errors = [
+            squared_error(tokenizer.interpreter(z_q, prefix_mask(lengths, k)), field)
+            for lengths in torch.tensor(knots, device=field.device)[:, None].expand(-1, len(field))
+        ]
+        pooled.append(field.mean(dim=1).cpu())
+        curves.append(torch.stack(errors, dim=1).cpu())
+        done += len(images)
+        if watch is not None:
+            watch(done, len(source))
+    return torch.cat(pooled), torch.cat(curves)
+
+
+def _batches(
+    tokenizer: Tokenizer, source: Dataset | Tensor, batch: int, loading_workers: int
+) -> Iterable[Tensor]:
+    if isinstance(source, Tensor):
+        return (part.to(tokenizer.device) for part in source.split(batch))
+    return image_batches(
+        source,
+        size=tokenizer.config.image_size,
+        fit=tokenizer.config.fit,
+        batch=batch,
+        device=tokenizer.device,
+        workers=loading_workers,
+    )
+
+
+def _targets(curves: Tensor, config: CurriculumConfig, k: int) -> Tensor:
+    """(n,): what the oracle `price` asks for, at the price that makes `oracle_scale` k the mean."""
+    knots, goal = knot_lengths(config, k), config.oracle_scale * k
+
+    def at(log_price: float) -> Tensor:
+        price = torch.tensor(log_price).exp()
+        found = cheapest_lengths(curves, knots, price, config.price_per)
+        return clipped(contrasted(found, config, k), config, k)
+
+    return at(_where(lambda log_price: at(log_price).mean().item() - goal, -40.0, 10.0))
+
+
+def _fitted(pooled: Tensor, targets: Tensor, directions: int, k: int, mean: float) -> LengthHead:
+    """The head whose logits are nearest the targets' by least squares, with the mean asked for."""
+    centre = pooled.mean(dim=0)
+    leading = torch.linalg.svd(pooled - centre, full_matrices=False).Vh[:directions]
+    share = (targets / k).clamp(0.5 / k, 1 - 0.5 / k)  # half a token from the ends, which are open
+    seen = (pooled - centre) @ leading.T
+    weight = torch.linalg.lstsq(seen, (share.logit() - share.logit().mean())[:, None]).solution[
+        :, 0
+    ]
+    head = LengthHead(LengthHeadConfig(hidden=()), field_width=pooled.shape[1], length=k)
+    linear = cast("torch.nn.Linear", head.mlp[-1])
+    linear.weight.copy_((leading.T @ weight)[None])
+    slope = pooled @ linear.weight[0]
+
+    def over(bias: float) -> float:
+        return mean - k * torch.sigmoid(slope + bias).mean().item()
+
+    linear.bias.fill_(_where(over, *(-slope.mean().item() + end for end in (-20.0, 20.0))))
+    return head
+
+
+def _where(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function crosses zero, by halving."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
+    return (low + high) / 2
+
+
+def _error_at(curves: Tensor, knots: Tensor, lengths: Tensor) -> float:
+    """Mean error at real-valued lengths (n,), on curves straight between their knots."""
+    after = torch.searchsorted(knots, lengths.round().long()).clamp(1, len(knots) - 1)
+    low, high = knots[after - 1], knots[after]
+    share = ((lengths.round() - low) / (high - low)).clamp(0, 1)
+    rows = torch.arange(len(curves))
+    return torch.lerp(curves[rows, after - 1], curves[rows, after], share).mean().item()

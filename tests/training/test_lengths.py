@@ -1,0 +1,84 @@
+"""The length head, fitted anew: the mean asked for, and nothing else moves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_training import K, smooth_pictures, tiny_config
+
+from strop.curriculum import CurriculumConfig, knot_lengths
+from strop.errors import ConfigError, TrainingError
+from strop.model.checkpoint import load_folder
+from strop.model.length_head import LengthHeadConfig, whole_lengths
+from strop.model.teacher import TeacherConfig
+from strop.model.tokenizer import Tokenizer
+from strop.training.lengths import _fitted, _targets, train_lengths
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    torch.manual_seed(0)
+    teacher = TeacherConfig(name="random:tiny", width=192, scale=0.4)
+    return Tokenizer(tiny_config(teacher=teacher, image_size=64), about={"load": "mine"})
+
+
+def falling(heights: torch.Tensor, config: CurriculumConfig) -> torch.Tensor:
+    """Rate curves `height / length` at the knots."""
+    return heights[:, None] / torch.tensor(knot_lengths(config, K))
+
+
+@pytest.mark.parametrize("per", ["token", "doubling"])
+@pytest.mark.parametrize("mean", [3.0, 6.5])
+def test_programs_get_the_mean_length_and_their_codes_stay(tokenizer, mean, per):
+    pictures = smooth_pictures(40, 3)
+    before = tokenizer.encode(pictures, length="max").codes
+    metrics = train_lengths(tokenizer, pictures, mean=mean, per=per, directions=4, batch=16)
+    program = tokenizer.encode(pictures)
+    assert torch.equal(tokenizer.encode(pictures, length="max").codes, before)
+    assert program.lengths.float().mean().item() == pytest.approx(mean, abs=0.3)
+    assert metrics["length_mean"] == pytest.approx(program.lengths.float().mean().item())
+    assert metrics["target_correlation"] > 0
+    assert "load" not in tokenizer.about  # it is another model now
+
+
+def test_the_head_travels_with_the_model(tokenizer, tmp_path):
+    pictures = smooth_pictures(24, 3)
+    train_lengths(tokenizer, pictures, mean=5, directions=3)
+    tokenizer.save_pretrained(tmp_path)
+    again = load_folder(tmp_path)
+    assert again.config.length_head == LengthHeadConfig(hidden=())
+    assert torch.equal(again.encode(pictures).lengths, tokenizer.encode(pictures).lengths)
+
+
+def test_targets_are_longest_where_tokens_buy_most_and_have_the_mean():
+    config = CurriculumConfig(oracle="price", oracle_scale=0.5)
+    targets = _targets(falling(torch.tensor([0.1, 1.0, 10.0]), config), config, K)
+    assert targets.mean().item() == pytest.approx(5.0, abs=0.02)
+    assert targets[0] < targets[1] < targets[2]
+
+
+def test_contrast_pushes_targets_apart():
+    spreads = []
+    for contrast in (1.0, 2.0):
+        config = CurriculumConfig(oracle="price", oracle_scale=0.5, oracle_contrast=contrast)
+        spreads.append(_targets(falling(torch.tensor([0.5, 1.0, 2.0]), config), config, K).std())
+    assert spreads[1] > 1.3 * spreads[0]
+
+
+@torch.no_grad()
+def test_a_head_that_can_finds_its_targets():
+    random = torch.Generator().manual_seed(0)
+    pooled = torch.randn(400, 6, generator=random) * torch.tensor([9, 4, 1, 0.1, 0.1, 0.1])
+    targets = 10 * torch.sigmoid(0.1 * pooled[:, 0] - 0.2 * pooled[:, 1])
+    mean = targets.mean().item()
+    head = _fitted(pooled, targets, 2, K, mean)
+    found = head(pooled[:, None])
+    assert (found - targets).abs().max() < 0.2
+    assert whole_lengths(found, K).float().mean().item() == pytest.approx(mean, abs=0.05)
+
+
+def test_what_cannot_be_fitted_is_told(tokenizer):
+    with pytest.raises(ConfigError, match=r"mean length is 12\. Give one between 1 and 10"):
+        train_lengths(tokenizer, smooth_pictures(24, 3), mean=12)
+    with pytest.raises(TrainingError, match="8 images to fit 10 directions"):
+        train_lengths(tokenizer, smooth_pictures(8, 3), mean=5)
