@@ -12,7 +12,7 @@ from strop.model.checkpoint import load_folder
 from strop.model.length_head import LengthHeadConfig, whole_lengths
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer
-from strop.training.lengths import _fitted, _targets, train_lengths
+from strop.training.lengths import _error_at, _fitted, _targets, train_lengths
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def test_programs_get_the_mean_length_and_their_codes_stay(tokenizer, mean, per)
     assert program.lengths.float().mean().item() == pytest.approx(mean, abs=0.3)
     assert metrics["length_mean"] == pytest.approx(program.lengths.float().mean().item())
     assert metrics["target_correlation"] > 0
+    assert metrics["error_over_even"] > 0
     assert "load" not in tokenizer.about  # it is another model now
 
 
@@ -63,6 +64,12 @@ def test_contrast_pushes_targets_apart():
         config = CurriculumConfig(oracle="price", oracle_scale=0.5, oracle_contrast=contrast)
         spreads.append(_targets(falling(torch.tensor([0.5, 1.0, 2.0]), config), config, K).std())
     assert spreads[1] > 1.3 * spreads[0]
+
+
+def test_errors_are_read_off_the_curves_by_hand():
+    curves = torch.tensor([[4.0, 2.0, 1.0], [8.0, 4.0, 0.0]])
+    # 3 lies half-way from 2 to 4, and 10 at the end: (3 + 0) / 2.
+    assert _error_at(torch.tensor([3, 10]), curves, (2, 4, 10)) == pytest.approx(1.5)
 
 
 @torch.no_grad()

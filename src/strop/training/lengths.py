@@ -62,7 +62,7 @@ def train_lengths(
     watch       called with how many images were looked at, of how many
 
     Returns mean and spread of the lengths of `data`, their correlation with the targets, and the
-    mean squared error, in the scaled space, at these lengths and at one even length of that mean.
+    mean squared error at these lengths over that at the one whole length nearest their mean.
     """
     k = tokenizer.config.max_length
     if not 1 < mean < k:
@@ -79,17 +79,17 @@ def train_lengths(
     pooled, curves = _seen(tokenizer.eval(), source, config, batch, loading_workers, watch)
     targets = _targets(curves, config, k)
     head = _fitted(pooled, targets, directions, k, mean)
-    tokenizer.length_head = head.to(tokenizer.device)
     tokenizer.config = replace(tokenizer.config, length_head=LengthHeadConfig(hidden=()))
     tokenizer.about.pop("load", None)  # it is no longer the model of that name
-    own = head.cpu()(pooled[:, None])
-    knots = torch.tensor(knot_lengths(config, k))
+    own = whole_lengths(head(pooled[:, None]), k)
+    tokenizer.length_head = head.to(tokenizer.device)
+    even = torch.full_like(own, round(own.float().mean().item()))
+    knots = knot_lengths(config, k)
     return {
-        "length_mean": whole_lengths(own, k).float().mean().item(),
-        "length_spread": whole_lengths(own, k).float().std(correction=0).item(),
+        "length_mean": own.float().mean().item(),
+        "length_spread": own.float().std(correction=0).item(),
         "target_correlation": pearson(own.numpy(), targets.numpy()),
-        "error": _error_at(curves, knots, own),
-        "error_even": _error_at(curves, knots, torch.full_like(own, mean)),
+        "error_over_even": _error_at(own, curves, knots) / _error_at(even, curves, knots),
     }
 
 
@@ -178,10 +178,10 @@ def _where(falling: Callable[[float], float], low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def _error_at(curves: Tensor, knots: Tensor, lengths: Tensor) -> float:
-    """Mean error at real-valued lengths (n,), on curves straight between their knots."""
-    after = torch.searchsorted(knots, lengths.round().long()).clamp(1, len(knots) - 1)
-    low, high = knots[after - 1], knots[after]
-    share = ((lengths.round() - low) / (high - low)).clamp(0, 1)
-    rows = torch.arange(len(curves))
-    return torch.lerp(curves[rows, after - 1], curves[rows, after], share).mean().item()
+def _error_at(lengths: Tensor, curves: Tensor, knots: tuple[int, ...]) -> float:
+    """Mean error at lengths (n,), on curves (n, knots) straight between their knots."""
+    at = torch.tensor(knots)
+    after = torch.searchsorted(at, lengths).clamp(1, len(knots) - 1)
+    share = ((lengths - at[after - 1]) / (at[after] - at[after - 1])).clamp(0, 1)
+    before, there = (curves.gather(1, each[:, None])[:, 0] for each in (after - 1, after))
+    return torch.lerp(before, there, share).mean().item()

@@ -25,6 +25,7 @@ from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training import distributed
+from strop.training.attention import sound_attention
 from strop.training.callbacks import Callback, JsonLines, Metrics, Run, Several, read_metrics
 from strop.training.checkpoint import (
     Checkpoint,
@@ -122,6 +123,7 @@ def train(
     with (
         torch.random.fork_rng(devices=devices),
         distributed.joined(chosen) as workers,
+        sound_attention(preset.model.grid**2),
         _Stop() as stop,
     ):
         if preset.training.batch % workers.world:

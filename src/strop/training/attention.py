@@ -1,0 +1,27 @@
+"""Which of PyTorch's attention kernels a run may use."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+_TILE = 128
+"""Keys that cuDNN's backward kernel takes at a time on Hopper."""
+
+
+@contextlib.contextmanager
+def sound_attention(locations: int) -> Iterator[None]:
+    """Without cuDNN's attention where its gradients may not be numbers.
+
+    With half a tile left over, as with the 64 locations of 128 px, the other half is scored 0
+    instead of hidden; where the scores of a query are all far below that, its gradient overflows
+    while its output is right (pytorch/pytorch#196678, from torch 2.11 on).
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(before and locations % _TILE != _TILE // 2)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
