@@ -171,16 +171,17 @@ def teacher_quality() -> str:
 
 
 def distillations() -> str:
-    """The bundled teacher beside one that inherited, from their logs and their probes."""
+    """The bundled teacher beside those before it, from their logs and their probes."""
     networks = ("vits14-focus", "mobilenet_v2")
     rows = []
     for name, quality in (
-        ("tiny", "teacher_quality"),
+        ("tiny-from-noise", "tiny-from-noise/teacher_quality"),
         ("tiny-inherited", "tiny-inherited/teacher_quality"),
+        ("tiny", "teacher_quality"),
     ):
         lines = (RESULTS / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         last = json.loads(lines[-1])
-        probed = next(row for row in result(quality)["rows"] if row["teacher"] == name)
+        probed = result(quality)["rows"][0]
         rows.append(
             [
                 f"`{name}`",

@@ -6,6 +6,8 @@ scenes="scenes:?n=${SCENES:-49152}&seed=1&size=128"
 
 strop train strop-xs-scenes --teacher tiny --data "$scenes" --cache memory --out "$out" "$@"
 strop train-decoder "$out/model" --data "$scenes" --steps "${DECODER_STEPS:-3000}" --batch 128
+strop train-lengths "$out/model" --data "scenes:?n=2048&seed=1&size=128" --mean 17 --per doubling \
+    --contrast 1.15
 python "$(dirname "$0")/bundle.py" "$out/model" --name scenes --out "${WEIGHTS:-$out/bundled}" \
     --data "scenes:?n=2000&seed=2000&size=128" --fit "scenes:?n=8192&seed=1&size=128" \
     --check "scenes:?n=32&seed=77&size=128" --results "${RESULTS:-$out/results}" \

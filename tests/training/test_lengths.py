@@ -40,6 +40,7 @@ def test_programs_get_the_mean_length_and_their_codes_stay(tokenizer, mean, per)
     assert metrics["target_correlation"] > 0
     assert metrics["error_over_even"] > 0
     assert "load" not in tokenizer.about  # it is another model now
+    assert tokenizer.about["lengths"].startswith(f"fitted anew to a mean of {mean:g} tokens")
 
 
 def test_the_head_travels_with_the_model(tokenizer, tmp_path):

@@ -81,6 +81,10 @@ def train_lengths(
     head = _fitted(pooled, targets, directions, k, mean)
     tokenizer.config = replace(tokenizer.config, length_head=LengthHeadConfig(hidden=()))
     tokenizer.about.pop("load", None)  # it is no longer the model of that name
+    tokenizer.about["lengths"] = (
+        f"fitted anew to a mean of {mean:g} tokens, on {directions} directions of the pooled field "
+        f"(price per {per}, contrast {contrast:g})"
+    )
     own = whole_lengths(head(pooled[:, None]), k)
     tokenizer.length_head = head.to(tokenizer.device)
     even = torch.full_like(own, round(own.float().mean().item()))
