@@ -41,7 +41,7 @@ def scenes(seed: int) -> list[str]:
 
 
 def squares(photo: str) -> list[str]:
-    return [f"{photo}+{left}" for left in range(0, PHOTO_WIDTH - PHOTO_HEIGHT, 8)]
+    return [f"{photo}+{left}" for left in range(0, PHOTO_WIDTH - PHOTO_HEIGHT, 3)]
 
 
 CANDIDATES = {
