@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny_training import tiny_fields, tiny_preset
 
 from strop.training.attention import sound_attention
 from strop.training.callbacks import Callback
-from strop.training.loop import train
+from strop.training.loop import _attended, train
 
 
 @pytest.mark.parametrize(("locations", "kept"), [(64, False), (192, False), (256, True), (4, True)])
@@ -17,6 +19,13 @@ def test_cudnn_is_left_out_where_half_a_tile_is_left_over(locations, kept):
     with sound_attention(locations):
         assert torch.backends.cuda.cudnn_sdp_enabled() == (before and kept)
     assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
+def test_a_joint_interpreter_attends_to_more_keys():
+    config = tiny_preset().model
+    assert _attended(config) == [4]
+    joint = replace(config, interpreter=replace(config.interpreter, joint=True))
+    assert _attended(joint) == [4, 14]
 
 
 def test_a_run_is_inside(monkeypatch):

@@ -12,15 +12,17 @@ _TILE = 128
 
 
 @contextlib.contextmanager
-def sound_attention(locations: int) -> Iterator[None]:
-    """Without cuDNN's attention where its gradients may not be numbers.
+def sound_attention(*keys: int) -> Iterator[None]:
+    """Without cuDNN's attention where its gradients over so many keys may not be numbers.
 
     With half a tile left over, as with the 64 locations of 128 px, the other half is scored 0
     instead of hidden; where the scores of a query are all far below that, its gradient overflows
     while its output is right (pytorch/pytorch#196678, from torch 2.11 on).
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(before and locations % _TILE != _TILE // 2)
+    torch.backends.cuda.enable_cudnn_sdp(
+        before and all(count % _TILE != _TILE // 2 for count in keys)
+    )
     try:
         yield
     finally:

@@ -44,8 +44,7 @@ METRICS = (
 )
 """What a step measures. All are shares: summed over processes they are means over the batch.
 
-Of the last two, the norm is that of finite gradients, and steps without one are spoilt: they move
-nothing.
+Steps without a finite gradient are spoilt: they move no weight, and their norm counts as 0.
 """
 
 SCALARS = ("learning_rate", "alpha", "handoff", "length_gate", "diversity_warmup", "step")

@@ -11,6 +11,7 @@ has the figures.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
@@ -65,22 +66,27 @@ def train_lengths(
     mean squared error at these lengths over that at the one whole length nearest their mean.
     """
     k = tokenizer.config.max_length
-    if not 1 < mean < k:
-        raise ConfigError(f"The mean length is {mean:g}.", f"Give one between 1 and {k}.")
+    if not CurriculumConfig.oracle_minimum < mean < k:
+        raise ConfigError(
+            f"The mean length is {mean:g}.",
+            f"Give one between {CurriculumConfig.oracle_minimum} and {k}.",
+        )
     config = CurriculumConfig(
         oracle="price", price_per=per, oracle_scale=mean / k, oracle_contrast=contrast
     )
     source = open_dataset(data) if isinstance(data, str) else data
-    if len(source) <= directions or directions < 1:
-        raise TrainingError(
-            f"There are {len(source)} images to fit {directions} directions on.",
-            "Use more data than directions, and at least one of these.",
-        )
     pooled, curves = _seen(tokenizer.eval(), source, config, batch, loading_workers, watch)
+    if not 1 <= directions <= min(len(pooled) - 1, pooled.shape[1]):
+        raise TrainingError(
+            f"There are {len(pooled)} images of {pooled.shape[1]} channels to fit {directions} "
+            "directions on.",
+            "Use more data than directions, and from one to as many as channels of these.",
+        )
     targets = _targets(curves, config, k)
     head = _fitted(pooled, targets, directions, k, mean)
     tokenizer.config = replace(tokenizer.config, length_head=LengthHeadConfig(hidden=()))
-    tokenizer.about.pop("load", None)  # it is no longer the model of that name
+    for stale in ("load", "metrics"):  # it is no longer the model of that name and those lengths
+        tokenizer.about.pop(stale, None)
     tokenizer.about["lengths"] = (
         f"fitted anew to a mean of {mean:g} tokens, on {directions} directions of the pooled field "
         f"(price per {per}, contrast {contrast:g})"
@@ -138,6 +144,7 @@ def _batches(
         batch=batch,
         device=tokenizer.device,
         workers=loading_workers,
+        report=warnings.warn,
     )
 
 

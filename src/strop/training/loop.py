@@ -123,7 +123,7 @@ def train(
     with (
         torch.random.fork_rng(devices=devices),
         distributed.joined(chosen) as workers,
-        sound_attention(preset.model.grid**2),
+        sound_attention(*_attended(preset.model)),
         _Stop() as stop,
     ):
         if preset.training.batch % workers.world:
@@ -194,6 +194,12 @@ def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> Tok
         fixed = curriculum.fixed_length or config.max_length
         config = replace(config, length_head=replace(config.length_head, fixed=fixed))
     return replace(config, decoder=None)
+
+
+def _attended(config: TokenizerConfig) -> list[int]:
+    """How many keys PyTorch's own attention goes over: elsewhere ours is at work."""
+    locations = config.grid**2
+    return [locations, *([locations + config.max_length] if config.interpreter.joint else [])]
 
 
 class _Loop:
@@ -396,10 +402,8 @@ def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
             kind = f"above the limit of {limit:g}" if math.isfinite(value) else "not finite"
             return int(step), f"the {name} term is {value:g}, {kind}"
     names = [n for n, bad in zip(stepper.parameters, stepper.unsound.tolist(), strict=True) if bad]
-    return int(step), (
-        f"the gradient is not finite in {MOST_SPOILT} steps in a row, at last that of {names[0]} "
-        f"and of {len(names) - 1} other parameters"
-    )
+    whose = f"that of {names[0]} and of {len(names) - 1} other parameters" if names else "its norm"
+    return int(step), f"the gradient is not finite in {MOST_SPOILT} steps in a row, at last {whose}"
 
 
 def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:

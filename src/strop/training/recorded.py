@@ -70,7 +70,10 @@ class Recorded:
         torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with (
+                torch.cuda.device(self.device),
+                torch.cuda.graph(graph, capture_error_mode="thread_local"),
+            ):
                 self._output = self.function(*self._inputs)
         except RuntimeError as error:
             # Slower is better than not at all.
