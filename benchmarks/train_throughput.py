@@ -29,6 +29,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.training.distributed import Workers
 from strop.training.forward import Recipe, step_values
 from strop.training.preset import Preset, load_preset, parse_assignments
+from strop.training.recorded import WARM_STEPS
 from strop.training.sources import (
     FieldSource,
     ResidentImageSource,
@@ -36,7 +37,7 @@ from strop.training.sources import (
     compiled_teacher,
     to_device,
 )
-from strop.training.step import WARM_STEPS, Stepper
+from strop.training.step import Stepper
 
 console = Console()
 

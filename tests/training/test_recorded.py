@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from strop.training.recorded import WARM_CALLS, Recorded
+from strop.training.recorded import WARM_STEPS, Recorded
 
-STEPS = WARM_CALLS + 5
+STEPS = WARM_STEPS + 5
 
 
 def stepped(device: torch.device, *, recorded: bool) -> tuple[list[float], nn.Linear]:

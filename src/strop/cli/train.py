@@ -25,6 +25,7 @@ from strop.config import to_dict
 from strop.curriculum import Per
 from strop.errors import ConfigError
 from strop.model.checkpoint import bundled_models, load
+from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import ProgressBar, TensorBoard
 from strop.training.decoder import train_decoder as fit_decoder
 from strop.training.fields import cache_fields
@@ -34,6 +35,8 @@ from strop.training.plan import describe, measure
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.sweep import sweep as run_sweep
 
+ModelName = Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")]
+Back = Annotated[Path | None, typer.Option("--out", help="Where the model goes; by default back.")]
 PresetName = Annotated[str, typer.Argument(help="A preset (`strop info` lists them) or a .toml.")]
 Data = Annotated[
     str | None, typer.Option(help="Such as coco:/data/coco?split=train, or a folder of images.")
@@ -98,11 +101,9 @@ def train(
 
 
 def train_decoder(
-    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")],
+    model: ModelName,
     data: Annotated[str, typer.Option(help="Spec of the images.")],
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Where the model goes; by default back.")
-    ] = None,
+    folder: Back = None,
     steps: Annotated[int, typer.Option(min=1)] = 20_000,
     batch: Annotated[int, typer.Option(min=1)] = 32,
     workers: Loading = 2,
@@ -122,15 +123,11 @@ def train_decoder(
         metrics = fit_decoder(
             tokenizer, data, steps=steps, batch=batch, loading_workers=workers, watch=watch
         )
-    tokenizer.save_pretrained(folder or model)
-    if as_json:
-        print_json(metrics)
-    else:
-        _print_metrics(metrics)
+    _write_back(tokenizer, folder or model, metrics, as_json)
 
 
 def train_lengths(
-    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")],
+    model: ModelName,
     data: Annotated[str, typer.Option(help="Spec of the images; some thousands will do.")],
     mean: Annotated[float, typer.Option(help="Tokens that a program is to have on average.")],
     contrast: Annotated[
@@ -142,9 +139,7 @@ def train_lengths(
     directions: Annotated[
         int, typer.Option(min=1, help="Principal directions of the pooled field to look at.")
     ] = 10,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Where the model goes; by default back.")
-    ] = None,
+    folder: Back = None,
     batch: Annotated[int, typer.Option(min=1)] = 64,
     workers: Loading = 2,
     device: Device = None,
@@ -167,16 +162,22 @@ def train_lengths(
             loading_workers=workers,
             watch=count,
         )
-    tokenizer.save_pretrained(folder or model)
-    if as_json:
-        print_json(metrics)
-    else:
-        _print_metrics(metrics)
+    _write_back(tokenizer, folder or model, metrics, as_json)
 
 
 def _check_folder(model: str, folder: Path | None) -> None:
     if folder is None and (model in bundled_models() or not Path(model).is_dir()):
         raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
+
+
+def _write_back(
+    tokenizer: Tokenizer, folder: Path | str, metrics: dict[str, float], as_json: bool
+) -> None:
+    tokenizer.save_pretrained(folder)
+    if as_json:
+        print_json(metrics)
+    else:
+        _print_metrics(metrics)
 
 
 def sweep(

@@ -39,9 +39,8 @@ from strop.training.inherit import check_inheritance, fit_heads, inherit
 from strop.training.loop import machine
 from strop.training.networks import load_network
 from strop.training.pool import Pool, Watch, read_pool, whole_batches
-from strop.training.recorded import Recorded
+from strop.training.recorded import Recorded, materialise
 from strop.training.sources import compiled_teacher, to_device
-from strop.training.step import materialise
 from strop.training.student import (
     Student,
     Target,

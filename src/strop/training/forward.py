@@ -297,14 +297,24 @@ def _rate_oracle(
     which has each location count alike however much there is to reproduce.
     """
     k = tokenizer.config.max_length
-    knots = torch.tensor(curriculum.knot_lengths(config, k), device=field.device)
-    rows = z_q[::every]
-    at = knots.expand(len(rows), -1)
-    interpreted, true = _interpreted_at(tokenizer, rows, field[::every], at)
-    curves = objective.squared_error(interpreted, true).unflatten(0, at.shape)
+    curves = rate_curves(tokenizer, z_q[::every], field[::every], config)
     state, target = curriculum.observe_rates(state, curves, config, k, reduce=distributed.summed)
     zero = torch.zeros_like(state.log_price)
     return Observation(state, target, zero, zero, zero)
+
+
+def rate_curves(
+    tokenizer: Tokenizer, z_q: Tensor, field: Tensor, config: CurriculumConfig
+) -> Tensor:
+    """(P, n): the squared error of P programs at the n `knot_lengths`.
+
+    z_q    (P, K, d_c) their code vectors
+    field  (P, S, d_enc) what they are to reproduce, in the scaled space
+    """
+    knots = curriculum.knot_lengths(config, tokenizer.config.max_length)
+    at = torch.tensor(knots, device=field.device).expand(len(z_q), -1)
+    interpreted, true = _interpreted_at(tokenizer, z_q, field, at)
+    return objective.squared_error(interpreted, true).unflatten(0, at.shape)
 
 
 def _interpreted_at(

@@ -31,11 +31,10 @@ from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.data.stream import image_batches
 from strop.errors import ConfigError, TrainingError
-from strop.model.interpreter import prefix_mask
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.tokenizer import Tokenizer
-from strop.objective import squared_error
 from strop.statistics import pearson
+from strop.training.forward import rate_curves
 
 _HALVINGS = 60
 """Of the interval in which a price or a bias is looked for."""
@@ -112,20 +111,14 @@ def _seen(
     watch: Callable[[int, int], None] | None,
 ) -> tuple[Tensor, Tensor]:
     """Of all images the pooled field (n, d_enc) and the rate curve (n, knots), on the CPU."""
-    k = tokenizer.config.max_length
-    knots = knot_lengths(config, k)
     pooled: list[Tensor] = []
     curves: list[Tensor] = []
     done = 0
     for images in _batches(tokenizer, source, batch, loading_workers):
         field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
         z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
-        errors = [
-            squared_error(tokenizer.interpreter(z_q, prefix_mask(lengths, k)), field)
-            for lengths in torch.tensor(knots, device=field.device)[:, None].expand(-1, len(field))
-        ]
         pooled.append(field.mean(dim=1).cpu())
-        curves.append(torch.stack(errors, dim=1).cpu())
+        curves.append(rate_curves(tokenizer, z_q, field, config).cpu())
         done += len(images)
         if watch is not None:
             watch(done, len(source))
@@ -166,9 +159,8 @@ def _fitted(pooled: Tensor, targets: Tensor, directions: int, k: int, mean: floa
     leading = torch.linalg.svd(pooled - centre, full_matrices=False).Vh[:directions]
     share = (targets / k).clamp(0.5 / k, 1 - 0.5 / k)  # half a token from the ends, which are open
     seen = (pooled - centre) @ leading.T
-    weight = torch.linalg.lstsq(seen, (share.logit() - share.logit().mean())[:, None]).solution[
-        :, 0
-    ]
+    wanted = share.logit()
+    weight = torch.linalg.lstsq(seen, (wanted - wanted.mean())[:, None]).solution[:, 0]
     head = LengthHead(LengthHeadConfig(hidden=()), field_width=pooled.shape[1], length=k)
     linear = cast("torch.nn.Linear", head.mlp[-1])
     linear.weight.copy_((leading.T @ weight)[None])

@@ -12,7 +12,8 @@ from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.forward import Recipe, step_values
 from strop.training.preset import Preset
-from strop.training.step import WARM_STEPS, Stepper
+from strop.training.recorded import WARM_STEPS
+from strop.training.step import Stepper
 
 PAPER_HOURS = {
     ("dinov3-s", 256): 27,

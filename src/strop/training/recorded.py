@@ -1,16 +1,64 @@
-"""A function of tensors that is recorded in a CUDA graph and replayed: no launch, no host."""
+"""Steps that are recorded in a CUDA graph and replayed: no launch, no host."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-WARM_CALLS = 3
+WARM_STEPS = 3
 """Calls before the recording: kernels are chosen and optimizer state made by then."""
+
+Result = TypeVar("Result")
+
+
+@contextlib.contextmanager
+def aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """On a stream of its own, if there is to be a recording: what runs before it must not leave
+    work on the default stream that the recording would depend on."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
+def recording_of(
+    run: Callable[[], Result], device: torch.device, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """A recording of `run`, whose inputs lie at fixed addresses, and what each replay writes to.
+
+    Recording runs nothing. Other threads, which read batches, may go on meanwhile. `pool` is that
+    of a recording to share memory with.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with (
+        torch.cuda.device(device),
+        torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+    ):
+        result = run()
+    return graph, result
+
+
+def materialise(optimizer: torch.optim.Optimizer) -> None:
+    """Make the optimizer's state now: made while a CUDA graph is recorded, each replay would
+    make it anew. With rates of zero this moves no parameter."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    with warnings.catch_warnings():
+        # It warns, once, of steps outside a graph; the first few are meant to be.
+        warnings.simplefilter("ignore", UserWarning)
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for kept in optimizer.state.values():
+        kept["step"].zero_()
 
 
 class Recorded:
@@ -34,7 +82,7 @@ class Recorded:
         """What the function returns for `inputs`, until the next call."""
         if not self.recording:
             return self.function(*inputs)
-        if self._calls < WARM_CALLS:
+        if self._calls < WARM_STEPS:
             self._calls += 1
             with self.aside():
                 return self.function(*inputs)
@@ -47,39 +95,23 @@ class Recorded:
         self._graph.replay()
         return self._output
 
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """On a stream of its own, if there is to be a recording: what runs before it must not
-        leave work on the default stream that the recording would depend on."""
-        if self._stream is None:
-            yield
-            return
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.current_stream(self.device).wait_stream(self._stream)
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """Where to run what prepares the first call."""
+        return aside(self._stream)
 
     def _record(self, inputs: tuple[Tensor, ...]) -> bool:
-        """Record the function with its inputs at fixed addresses, which runs nothing.
-
-        Other threads, which read batches, may go on meanwhile. Whether it worked.
-        """
+        """Record the function with copies of `inputs`; whether it worked."""
         self._inputs = tuple(each.clone() for each in inputs)
         # The first calls' memory is of another stream and of no use to a recording.
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
-        graph = torch.cuda.CUDAGraph()
         try:
-            with (
-                torch.cuda.device(self.device),
-                torch.cuda.graph(graph, capture_error_mode="thread_local"),
-            ):
-                self._output = self.function(*self._inputs)
+            self._graph, self._output = recording_of(
+                lambda: self.function(*self._inputs), self.device
+            )
         except RuntimeError as error:
             # Slower is better than not at all.
             warnings.warn(f"Steps run without CUDA graphs: {error}", stacklevel=3)
             self.recording = False
             torch.cuda.synchronize(self.device)
-            return False
-        self._graph = graph
-        return True
+        return self._graph is not None

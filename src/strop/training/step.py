@@ -18,9 +18,7 @@ from strop.curriculum import CurriculumState
 from strop.model.tokenizer import Tokenizer
 from strop.training import distributed, draws
 from strop.training.forward import METRICS, SCALARS, TERMS, Outcome, Recipe, forward
-
-WARM_STEPS = 3
-"""Steps before a CUDA graph is captured: kernels are chosen and optimizer state made by then."""
+from strop.training.recorded import WARM_STEPS, aside, materialise, recording_of
 
 MOST_SPOILT = 8
 """Steps in a row without a finite gradient that end a run; one of them may be chance."""
@@ -34,6 +32,7 @@ class Stepper:
     averaged              the averaged weights, and means of positions, by name, or None
     totals, counted       sum of `METRICS` since `take_metrics`, and over how many steps
     spoilt                whether the last gradient was not finite; such a step moves no weight
+    spoilt_in_a_row       how many of the last steps
     unsound               (parameters,) bool: whose gradient it was, when it last was
     trouble               (2 + len(TERMS),): whether a term was ever not finite or above the limit,
                           or too many gradients in a row were spoilt, and step and terms then
@@ -87,8 +86,8 @@ class Stepper:
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self._static: tuple[Tensor, tuple[Tensor, ...]] | None = None
         self._outcome: dict[bool, Outcome] = {}
-        self._stream: torch.cuda.Stream | None = None
         self.graphed = cuda and self.compiled and recipe.workers.world == 1
+        self._stream = torch.cuda.Stream(device) if self.graphed else None
 
     @property
     def variants(self) -> tuple[bool, ...]:
@@ -186,19 +185,8 @@ class Stepper:
         # Without its history, which would keep the gradient's nodes of this stream alive.
         return outcome._replace(loss=outcome.loss.detach())
 
-    @contextlib.contextmanager
-    def _aside(self) -> Iterator[None]:
-        """On a stream of its own, if graphs are to be recorded: what runs before must not leave
-        work on the default stream that a recording would depend on."""
-        if not self.graphed:
-            yield
-            return
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.current_stream(self.device).wait_stream(self._stream)
+    def _aside(self) -> contextlib.AbstractContextManager[None]:
+        return aside(self._stream if self.graphed else None)
 
     def _note_trouble(self, terms: Tensor, norms: Tensor, step: Tensor) -> None:
         self.spoilt_in_a_row.add_(1).mul_(self.spoilt)
@@ -232,19 +220,15 @@ class Stepper:
         return self._outcome[probing]
 
     def _capture(self, probing: bool) -> None:
-        """Record the step with its inputs at fixed addresses. Recording runs nothing.
-
-        Other threads, which read batches, may go on meanwhile.
-        """
+        """Record the step with its inputs at fixed addresses."""
         assert self._static is not None
         values, loaded = self._static
         self.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self.device)
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            self._outcome[probing] = self._step(loaded, values, probing)
-        self._graphs[probing] = graph
+        self._graphs[probing], self._outcome[probing] = recording_of(
+            lambda: self._step(loaded, values, probing), self.device, pool
+        )
 
     def take_metrics(self) -> dict[str, float]:
         """Means of `METRICS` since the last call, over all processes. Waits for the device."""
@@ -303,21 +287,6 @@ def parameter_groups(
         }
         for (head, decays), parameters in sorted(groups.items())
     ]
-
-
-def materialise(optimizer: torch.optim.Optimizer) -> None:
-    """Make the optimizer's state now: made while a CUDA graph is recorded, each replay would
-    make it anew. With rates of zero this moves no parameter."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    with warnings.catch_warnings():
-        # It warns, once, of steps outside a graph; the first few are meant to be.
-        warnings.simplefilter("ignore", UserWarning)
-        optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    for kept in optimizer.state.values():
-        kept["step"].zero_()
 
 
 def _clip(parameters: list[nn.Parameter], limit: float) -> tuple[Tensor, Tensor]:
