@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -178,10 +178,23 @@ def _mean_token(projected: Tensor) -> Tensor:
     # In doubles, for the reason given in `update`.
     total, count = projected.double().sum(dim=0), len(projected)
     if _distributed():
-        from torch.distributed.nn.functional import all_reduce  # not every build of torch has it
-
-        total, count = all_reduce(total), count * dist.get_world_size()
+        total = _SumOverProcesses.apply(total)  # type: ignore[no-untyped-call]
+        count *= dist.get_world_size()
     return (total / count).float()
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum of a tensor over all processes, and on the way back that of its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _SumOverProcesses.forward(ctx, gradient.contiguous())
 
 
 def _distributed() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,10 @@ def joined(device: torch.device) -> Iterator[Workers]:
     if dist.is_available() and dist.is_initialized():
         yield Workers(dist.get_rank(), dist.get_world_size())
     elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # This module keeps the group that there is when it is first imported, which torch does
+        # somewhere on the way. Before there is one, it keeps none; otherwise the group's threads
+        # would outlive the interpreter and now and then abort the process.
+        importlib.import_module("torch.distributed.nn")
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=_store(rank, world), rank=rank, world_size=world)
