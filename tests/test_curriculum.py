@@ -118,8 +118,9 @@ def test_the_shorter_probe_of_a_length_under_the_minimum_is_not_longer():
 
 
 def test_a_fraction_of_the_batch_is_probed():
-    fractions = (1.0, 0.5, 0.25, 0.3)
-    assert [probe_stride(CurriculumConfig(probe_fraction=f)) for f in fractions] == [1, 2, 4, 3]
+    fractions = (1.0, 0.5, 0.25, 0.333, 1 / 3, 0.0625)
+    strides = [probe_stride(CurriculumConfig(probe_fraction=f)) for f in fractions]
+    assert strides == [1, 2, 4, 3, 3, 16]
 
 
 def test_slopes_are_relative_and_one_sided():
@@ -280,6 +281,11 @@ def test_everything_in_steps_scales_with_the_run():
         ({"phase_ends": (4, 3, 2, 1)}, "phase_ends"),
         ({"probe_fraction": 1.5}, "probe_fraction"),
         ({"probe_fraction": 0.0}, "probe_fraction"),
+        ({"probe_fraction": 0.9}, "probe_fraction"),
+        ({"probe_fraction": 0.67}, "probe_fraction"),
+        ({"probe_fraction": 0.3}, "probe_fraction"),
+        ({"oracle_maximum": -3}, "oracle_maximum"),
+        ({"oracle_maximum": 3, "oracle_minimum": 4}, "oracle_maximum"),
         ({"handoff_ceiling": -0.1}, "handoff_ceiling"),
         ({"oracle_contrast": 0.0}, "oracle_contrast"),
         ({"truncation_minimum": 0}, "truncation_minimum"),
@@ -351,6 +357,11 @@ def test_a_curve_that_only_falls_takes_all_and_one_that_only_rises_takes_least()
     assert found[3] == pytest.approx(16)
 
 
+def test_a_dip_half_way_does_not_hide_a_lower_end():
+    curves = torch.tensor([[0.0, 3.0, 2.0, 2.5], [5.0, 1.0, 2.0, 0.0]])
+    assert cheapest_lengths(curves, (2, 4, 8, 16), t(0.0)).tolist() == pytest.approx([2.0, 16.0])
+
+
 def test_two_knots_are_no_parabola():
     assert cheapest_lengths(torch.tensor([[1.0, 0.5]]), (2, 3), t(0.0)).tolist() == [3.0]
 
@@ -385,6 +396,19 @@ def test_the_price_is_steered_to_the_mean_length():
     # nothing to gain: the shortest target, 2 of 16, excess -7/8
     assert targets.item() == pytest.approx(2)
     assert state.log_price.item() == pytest.approx(0.3 - 0.0875)
+
+
+def test_two_processes_steer_the_price_as_one_does():
+    config = CurriculumConfig(oracle="price", oracle_scale=0.25, rate_knots=6)
+    curves = torch.tensor([[3.0, 2.9, 2.0, 1.5, 0.5, 0.0], [1.0] * 6])
+    whole, targets = observe_rates(initial_state(), curves, config, K)
+    # 64 and 2 tokens, so 66 of two samples, whichever process they are in
+    for row in range(2):
+        state, part = observe_rates(
+            initial_state(), curves[row : row + 1], config, K, reduce=lambda _: t(66.0, 2.0)
+        )
+        assert part.item() == pytest.approx(targets[row].item())
+        assert state.log_price.item() == pytest.approx(whole.log_price.item())
 
 
 def test_with_a_tolerance_there_is_no_price():

@@ -73,7 +73,7 @@ class CurriculumConfig:
     error_decay         rho of the error average
     probe_radius        delta: probes are taken at L - delta and L + delta
     probe_temperature   tau of the saturation of the slopes
-    probe_fraction      share of the batch that is probed
+    probe_fraction      share of the batch that is probed: 1, 1/2, 1/3, ...
     slope_decay         decay of the slope averages
     compress, keep, extend  the modulator in its three regimes
     handoff_ceiling     share of predicted lengths after the handoff; the rest stays random
@@ -116,15 +116,24 @@ class CurriculumConfig:
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
                 raise ConfigError(f"curriculum.{name} is {value}.", "Give a number from 0 to 1.")
-        if not 0.0 < self.probe_fraction <= 1.0:
+        # Every n-th row is probed, so other shares would be rounded; 0.333 will do for a third.
+        if not (
+            0.0 < self.probe_fraction <= 1.0
+            and abs(self.probe_fraction * probe_stride(self) - 1) < 0.005
+        ):
             raise ConfigError(
                 f"curriculum.probe_fraction is {self.probe_fraction}.",
-                "Give a number above 0, at most 1.",
+                "Give 1, or one divided by a whole number, such as 0.5 or 0.25.",
             )
         for name in ("truncation_minimum", "oracle_minimum", "probe_radius", "fixed_length"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"curriculum.{name} is {value}.", "Give at least 1.")
+        if self.oracle_maximum is not None and self.oracle_maximum < self.oracle_minimum:
+            raise ConfigError(
+                f"curriculum.oracle_maximum is {self.oracle_maximum}.",
+                f"Give at least curriculum.oracle_minimum, {self.oracle_minimum}.",
+            )
         if self.rate_knots < 3:
             raise ConfigError(
                 f"curriculum.rate_knots is {self.rate_knots}.", "A curve takes at least 3."
@@ -255,7 +264,7 @@ def probe_stride(config: CurriculumConfig) -> int:
     A stride rather than the first rows: a batch split over processes is then probed at the same
     rows as on one process.
     """
-    return max(1, round(1 / config.probe_fraction))
+    return round(1 / config.probe_fraction)
 
 
 def probe_lengths(lengths: Tensor, config: CurriculumConfig, k: int) -> Probes:
@@ -411,7 +420,7 @@ def cheapest_lengths(
     cost = curves + price * (at / knots[-1] if per == "token" else at.log2())
     if len(knots) < 3:
         return at[cost.argmin(dim=1)]
-    middle = cost[:, 1:-1].argmin(dim=1) + 1
+    middle = cost.argmin(dim=1).clamp(1, len(knots) - 2)
     x0, x1, x2 = x[middle - 1], x[middle], x[middle + 1]
     y0, y1, y2 = (cost.gather(1, (middle + by)[:, None])[:, 0] for by in (-1, 0, 1))
     left, right = (x1 - x0) * (y2 - y1), (x2 - x1) * (y1 - y0)

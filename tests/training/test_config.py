@@ -117,6 +117,13 @@ def test_assignments_are_read_as_toml_or_else_as_text():
         parse_assignments(["training.batch"])
 
 
+def test_a_fixed_length_beyond_the_model_is_refused():
+    at_most = load_preset("strop-nano").model.max_length
+    load_preset("strop-nano", {"curriculum.fixed_length": at_most})
+    with pytest.raises(ConfigError, match=rf"fixed_length is {at_most + 1}.*at most {at_most}"):
+        load_preset("strop-nano", {"curriculum.fixed_length": at_most + 1})
+
+
 def test_overrides_reach_every_table():
     preset = load_preset(
         "strop-nano",

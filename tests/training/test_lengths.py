@@ -7,7 +7,9 @@ import torch
 from tiny_training import K, smooth_pictures, tiny_config
 
 from strop.curriculum import CurriculumConfig, knot_lengths
-from strop.errors import ConfigError, TrainingError
+from strop.data.scenes import ScenesDataset
+from strop.data.subset import subset
+from strop.errors import ConfigError, DataError, TrainingError
 from strop.model.checkpoint import load_folder
 from strop.model.length_head import LengthHeadConfig, whole_lengths
 from strop.model.teacher import TeacherConfig
@@ -59,6 +61,15 @@ def test_targets_are_longest_where_tokens_buy_most_and_have_the_mean():
     assert targets[0] < targets[1] < targets[2]
 
 
+def test_targets_at_the_price_of_the_mean_by_hand():
+    # Errors (log2 L - c)^2 and p * log2 L are least at c - p / 2. For c = 2 and 3 that is 4 and 8
+    # tokens times 2^(-p / 2), which must be 3/4 for a mean of 4.5.
+    config = CurriculumConfig(oracle="price", oracle_scale=0.45, price_per="doubling")
+    doublings = torch.tensor(knot_lengths(config, K)).float().log2()
+    curves = (doublings - torch.tensor([[2.0], [3.0]])).square()
+    assert _targets(curves, config, K).tolist() == pytest.approx([3.0, 6.0], rel=1e-4)
+
+
 def test_contrast_pushes_targets_apart():
     spreads = []
     for contrast in (1.0, 2.0):
@@ -90,3 +101,15 @@ def test_what_cannot_be_fitted_is_told(tokenizer):
         train_lengths(tokenizer, smooth_pictures(24, 3), mean=12)
     with pytest.raises(TrainingError, match="8 images of 192 channels to fit 10 directions"):
         train_lengths(tokenizer, smooth_pictures(8, 3), mean=5)
+
+
+def test_images_of_another_kind_are_a_named_error(tokenizer):
+    pictures = smooth_pictures(24, 3)
+    for images in (pictures / 255, pictures[..., :32], pictures[:0]):
+        with pytest.raises(DataError, match=r"Give uint8 of shape \(n, 3, 64, 64\)"):
+            train_lengths(tokenizer, images, mean=5)
+
+
+def test_an_empty_dataset_is_a_named_error(tokenizer):
+    with pytest.raises(DataError, match="holds no image"):
+        train_lengths(tokenizer, subset(ScenesDataset(1, size=64), []), mean=5)

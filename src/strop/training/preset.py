@@ -28,6 +28,14 @@ class Preset:
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
+    def __post_init__(self) -> None:
+        fixed, k = self.curriculum.fixed_length, self.model.max_length
+        if fixed is not None and fixed > k:
+            raise ConfigError(
+                f"curriculum.fixed_length is {fixed}, and model.max_length {k}.",
+                f"Give a length of at most {k}.",
+            )
+
 
 def preset_names() -> list[str]:
     """The names of all presets that come with strop."""
