@@ -18,7 +18,7 @@ SOURCE = Path(strop.__file__).parent
 
 LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
-    {"files", "config"},
+    {"files", "config", "device", "random"},
     {"images", "metrics", "figures", "statistics"},
     {"program"},
     {"model"},

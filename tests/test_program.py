@@ -326,6 +326,18 @@ def test_a_program_cannot_be_changed():
         hash(program)
 
 
+def test_programs_leave_their_device_whole_to_be_compared_and_saved(tmp_path, monkeypatch):
+    moved = []
+    move = Program.to
+    monkeypatch.setattr(
+        Program, "to", lambda self, device: moved.append(device) or move(self, device)
+    )
+    assert plain() == plain()
+    assert moved == ["cpu", "cpu"]
+    plain().save(tmp_path / "programs.jsonl")
+    assert moved == ["cpu"] * 3
+
+
 def test_numbers_of_numpy_are_numbers():
     assert plain().erase(np.int64(1)) == plain().erase(1)
     assert plain().truncate(np.int32(1)) == plain().truncate(1)

@@ -103,13 +103,13 @@ class Program:
         """Same active codes, holes, codebook and model. Inactive codes and names do not count."""
         if not isinstance(other, Program):
             return NotImplemented
+        # Row by row, a GPU would be waited for several times each.
+        mine, theirs = self.to("cpu").as_batch(), other.to("cpu").as_batch()
         return (
             self.codes.shape[:-1] == other.codes.shape[:-1]
             and (self.codebook_size, self.model) == (other.codebook_size, other.model)
-            and [row.codes.tolist() for row in self.as_batch()]
-            == [row.codes.tolist() for row in other.as_batch()]
-            and [row.erased.tolist() for row in self.as_batch()]
-            == [row.erased.tolist() for row in other.as_batch()]
+            and [row.codes.tolist() for row in mine] == [row.codes.tolist() for row in theirs]
+            and [row.erased.tolist() for row in mine] == [row.erased.tolist() for row in theirs]
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -388,7 +388,7 @@ class Program:
         return {"codebook_size": self.codebook_size, "model": self.model}
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        batch = self.as_batch()
+        batch = self.to("cpu").as_batch()  # for the same reason as in `__eq__`
         for row in range(len(batch)):
             length = int(batch.lengths[row])
             codes = batch.codes[row].tolist()

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 
 from strop import Program
-from strop.cli.console import check_device, choose_device
+from strop.device import check_device, choose_device
 from strop.errors import ConfigError
 
 Run = Callable[..., tuple[int, str, str]]

@@ -7,7 +7,9 @@ import torch
 
 from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches, record_batches
+from strop.data.stream import checked_images, image_batches, record_batches
+from strop.data.subset import subset
+from strop.errors import DataError
 from strop.images import save_image
 
 
@@ -38,6 +40,19 @@ def test_broken_records_are_left_out_and_named(tmp_path):
     with pytest.warns(UserWarning, match=r"b\.png"):
         (batch,) = record_batches(dataset, size=32, fit="squash")
     assert batch.indices.tolist() == [0, 2]
+
+
+def test_a_dataset_without_an_image_is_refused(scenes):
+    with pytest.raises(DataError, match=r"holds no image\. Name a dataset that holds some"):
+        next(image_batches(subset(scenes, []), size=32, fit="squash"))
+
+
+def test_a_tensor_is_let_through_if_it_holds_images(scenes):
+    images = torch.stack([scenes[index].image for index in range(5)])
+    assert checked_images(images, 32) is images
+    for wrong in (images / 255, images[0], images[:0], images[..., :16], torch.tensor(3)):
+        with pytest.raises(DataError, match=r"uint8 of shape \(n, 3, 32, 32\), at least one"):
+            checked_images(wrong, 32)
 
 
 @pytest.mark.gpu

@@ -44,6 +44,25 @@ def test_it_serves_until_interrupted(tokenizer, gallery, tmp_path):
         assert "Traceback" not in complaints
 
 
+def test_it_may_be_interrupted_while_the_gallery_fills(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "model")
+    command = [sys.executable, "-m", "strop", "inspect", str(tmp_path / "model")]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--no-browser", "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert "The inspector is at" in process.stdout.readline()
+            time.sleep(0.5)  # scenes are being rendered
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, complaints = process.communicate(timeout=30)
+    assert process.returncode in (0, 130), complaints
+    assert "Traceback" not in complaints
+
+
 def test_beyond_loopback_it_demands_a_token_before_any_work():
     done = CliRunner().invoke(app, ["inspect", "no-such-model", "--host", "0.0.0.0"])
     assert isinstance(done.exception, ConfigError)

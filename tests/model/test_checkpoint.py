@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import strop
 from strop.errors import ConfigError, FormatError, ModelError
 from strop.model.checkpoint import find_folder, load_folder, save_folder
+from strop.model.teacher import BUNDLED
 from strop.model.tokenizer import Tokenizer
 
 
@@ -148,11 +149,21 @@ class _Repo:
         self.repo_id = repo_id
 
 
-def test_an_interrupted_save_leaves_the_old_model(folder, tokenizer, make_tokenizer, monkeypatch):
+@pytest.mark.parametrize(
+    "write",
+    [
+        "strop.model.checkpoint.save_file",
+        "strop.model.card.render",
+        "strop.model.checkpoint.write_json",
+    ],
+)
+def test_an_interrupted_save_leaves_the_old_model(
+    folder, tokenizer, make_tokenizer, monkeypatch, write
+):
     def fail(*_, **__):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("strop.model.checkpoint.save_file", fail)
+    monkeypatch.setattr(write, fail)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(OSError, match="No space"):
         make_tokenizer(seed=1).save_pretrained(folder)
@@ -358,6 +369,26 @@ def test_an_unknown_model_is_named(name):
         strop.load(name)
 
 
+@pytest.mark.parametrize(("name", "told"), [("scnes", "Did you mean 'scenes'"), ("tiny", "")])
+def test_a_name_that_is_nearly_right_is_guessed(name, told):
+    with pytest.raises(ModelError, match=f"There is no model {name!r}") as caught:
+        strop.load(name)
+    assert told in caught.value.remedy
+
+
+def test_a_folder_of_something_else_is_told(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "run" / "model")
+    with pytest.raises(FormatError, match=r"no config\.json\. Give .*run.model"):
+        strop.load(tmp_path / "run")
+    with pytest.raises(FormatError, match="holds a teacher"):
+        strop.load(BUNDLED / "tiny")
+
+
+def test_a_device_that_is_not_here_is_told():
+    with pytest.raises(ConfigError, match="cpu or cuda"):
+        strop.load("scenes", device="gpu")
+
+
 def test_no_network_for_a_hub_id(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError) as caught:
@@ -382,14 +413,19 @@ def test_nothing_is_ever_unpickled(folder, monkeypatch):
     load_folder(folder)
 
 
-def test_a_save_interrupted_after_the_weights_leaves_no_mixture_of_two_models(
-    folder, make_tokenizer, monkeypatch
+@pytest.mark.parametrize("last", ["README.md", "config.json"])
+def test_a_save_cut_short_between_its_files_leaves_no_mixture_of_two_models(
+    folder, make_tokenizer, monkeypatch, last
 ):
-    def no_space(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    move = Path.replace
 
-    monkeypatch.setattr("strop.model.card.render", no_space)
-    with pytest.raises(OSError, match="No space"):
+    def cut_short(self: Path, target: Path) -> Path:
+        if target == folder / last:
+            raise KeyboardInterrupt
+        return move(self, target)
+
+    monkeypatch.setattr(Path, "replace", cut_short)
+    with pytest.raises(KeyboardInterrupt):
         make_tokenizer(seed=1).save_pretrained(folder)
     with pytest.raises(FormatError, match=r"config\.json"):
         load_folder(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from strop.config import from_dict
 from strop.errors import ConfigError, ImageError, ModelError, ProgramError
 from strop.model.generator import GeneratorConfig
 from strop.model.interpreter import InterpreterConfig
+from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig, teacher_parameters
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
@@ -290,6 +292,30 @@ def test_a_field_that_is_not_finite_is_refused(make_tokenizer, images):
         Tokenizer(tokenizer.config, teacher=whole).encode(images)
 
 
+@pytest.mark.parametrize(
+    ("head", "channels", "value"),
+    [
+        (LengthHeadConfig(fixed=5), slice(None), torch.nan),
+        (LengthHeadConfig(hidden=()), slice(3, 4), torch.inf),  # a sigmoid of infinity is finite
+    ],
+)
+def test_a_field_that_is_not_finite_is_refused_whatever_the_length_head(
+    make_tokenizer, images, head, channels, value
+):
+    tokenizer = make_tokenizer()
+    teacher = copy.deepcopy(tokenizer.teacher)
+
+    def broken(backbone, pixels):
+        field = torch.zeros(len(pixels), 16, 192)
+        field[-1, 7, channels] = value
+        return field
+
+    teacher.patch_tokens = broken
+    config = replace(tokenizer.config, length_head=head)
+    with pytest.raises(ModelError, match="field is not finite"):
+        Tokenizer(config, teacher=teacher).encode(images)
+
+
 def test_a_forced_length_is_obeyed_and_keeps_the_codes(tokenizer, images, program):
     for length in (1, 5, K, np.int64(7)):
         forced = tokenizer.encode(images, length=length)
@@ -459,6 +485,7 @@ def test_decode_refuses_what_it_cannot_show(tokenizer, make_tokenizer):
         ({"generator": {"depth": 0}}, r"generator.depth is 0"),
         ({"interpreter": {"width": 30, "heads": 4}}, r"width .*30.* heads"),
         ({"quantizer": {"codes": 0}}, r"quantizer.codes is 0"),
+        ({"quantizer": {"codes": 1}}, r"quantizer.codes is 1. Give at least 2"),
         ({"quantizer": {"decay": 1.5}}, r"quantizer.decay is 1.5"),
         ({"teacher": {"scale": 0.0}}, r"teacher.scale is 0"),
         ({"teacher": {"width": -1}}, r"teacher.width is -1"),
@@ -502,3 +529,10 @@ def test_a_gpu_in_fp32_agrees_with_the_cpu(make_tokenizer, images, program):
     assert (on_gpu.codes.cpu() == program.codes).float().mean() >= 0.99
     for edited in (on_gpu.erase(0), on_gpu[torch.tensor([1, 0], device="cuda")]):
         tokenizer.interpret(edited.with_lengths(K))
+
+
+def test_what_is_no_field_or_no_program_is_told(tokenizer, program):
+    with pytest.raises(ModelError, match=r"A Program is no field\. Give what `interpret` returns"):
+        tokenizer.decode(program)
+    with pytest.raises(ProgramError, match="A Tensor is no program"):
+        tokenizer.interpret(program.codes)

@@ -97,7 +97,7 @@ def test_the_defaults_and_the_table_are_the_papers(tokenizer, encoded, tmp_path)
     assert (Options().scenes, Options().shots, Options().think) == (15, 50, False)
     assert min(row[3] for row in PAPER) == 0.93
     assert max(PAPER, key=lambda row: row[4])[0] == "Naive baseline"
-    with pytest.raises(ConfigError, match="base_url"):
+    with pytest.raises(ConfigError, match="--base-url"):
         run(tokenizer, encoded, Options(), Job(tmp_path))
     with pytest.raises(DataError, match="at least 65"):
         run(tokenizer, encoded, Options(base_url="http://a", model="b"), Job(tmp_path))

@@ -121,3 +121,12 @@ def test_studies_of_real_masks(tokenizer, shared, tmp_path, data):
     for name in ("readouts", "contingency"):
         run_study(tokenizer, name, data.format(shared), tmp_path)
         assert json.loads((tmp_path / f"{name}.json").read_text())["images"] == 4
+
+
+def test_a_broken_first_file_costs_that_file_alone(tokenizer, tmp_path):
+    (tmp_path / "0.png").write_bytes(b"no picture")
+    for number in range(1, 5):
+        plain = torch.full((3, 64, 64), 50 * number, dtype=torch.uint8)
+        save_image(tmp_path / f"{number}.png", plain)
+    with pytest.warns(UserWarning, match="1 of 5 records"):
+        run_study(tokenizer, "complexity", f"folder:{tmp_path}", tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -55,6 +56,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; errors that strop expects are told in a sentence, without a trace."""
+    warnings.showwarning = lambda message, *_, **__: complain("warning", message, "yellow")
     try:
         app()
     except StropError as error:

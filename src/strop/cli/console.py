@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -25,7 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from strop.data.layout import list_files
-from strop.errors import ConfigError, DataError, ModelError, ProgramError
+from strop.errors import DataError, ModelError, ProgramError
 from strop.images import SUFFIXES
 from strop.model.checkpoint import load
 from strop.model.teacher import BUNDLED
@@ -84,9 +83,9 @@ def say(text: str) -> None:
     err.print(text, soft_wrap=True)
 
 
-def complain(label: str, problem: object) -> None:
-    """A problem on stderr, with what it means for the command in red before it."""
-    err.print(Text.assemble((label, "bold red"), f" {problem}"), soft_wrap=True)
+def complain(label: str, problem: object, colour: str = "red") -> None:
+    """A problem on stderr, with what it means for the command in colour before it."""
+    err.print(Text.assemble((label, f"bold {colour}"), f" {problem}"), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -101,34 +100,7 @@ def load_model(name: str | None, device: str | None) -> Tokenizer:
             "No model was given, and none is bundled with this installation.",
             "Name one (-m MODEL), or install strop whole.",
         )
-    return load(BUNDLED / DEFAULT_MODEL if name is None else name, device=check_device(device))
-
-
-def check_device(device: str | None) -> str | None:
-    """`device` if it exists here; None stays None and means "choose"."""
-    if device is None:
-        return None
-    try:
-        wanted = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(f"There is no device {device!r}.", "Give cpu or cuda.") from error
-    if wanted.type not in ("cpu", "cuda"):  # torch knows more, but strop is not tested on them
-        raise ConfigError(f"strop does not run on {device!r}.", "Give cpu or cuda.")
-    if wanted.type == "cuda":
-        count = torch.cuda.device_count()
-        if not count:
-            raise ConfigError("There is no GPU that torch can use here.", "Use --device cpu.")
-        if (wanted.index or 0) >= count:
-            raise ConfigError(
-                f"There is no {device}: torch sees {count} GPU{'s' if count > 1 else ''} here.",
-                "Give cuda, or a number from cuda:0 on.",
-            )
-    return device
-
-
-def choose_device(device: str | None) -> str:
-    """`device` if it was given and exists; else a GPU if there is one."""
-    return check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
+    return load(BUNDLED / DEFAULT_MODEL if name is None else name, device=device)
 
 
 def check_writable(output: Path, *, folder: bool = False) -> None:

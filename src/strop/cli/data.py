@@ -11,7 +11,6 @@ from rich.table import Table
 from strop.cli.console import (
     Device,
     Json,
-    choose_device,
     complain,
     counting,
     out,
@@ -21,6 +20,7 @@ from strop.cli.console import (
 from strop.data.check import CheckReport, check_dataset
 from strop.data.pack import pack_dataset
 from strop.data.scenes.write import write_scenes
+from strop.device import choose_device
 from strop.errors import ConfigError
 from strop.images import Fit
 

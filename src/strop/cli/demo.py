@@ -15,7 +15,8 @@ import torch
 import typer
 from rich.table import Table
 
-from strop.cli.console import Device, choose_device, out, say
+from strop.cli.console import Device, out, say
+from strop.device import choose_device
 
 
 def demo(

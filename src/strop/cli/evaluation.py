@@ -16,13 +16,13 @@ from strop.cli.console import (
     Device,
     Json,
     check_writable,
-    choose_device,
     load_model,
     out,
     print_json,
     progress,
     say,
 )
+from strop.device import choose_device
 from strop.evaluation.adapters import ADAPTERS, evaluate_adapter
 from strop.evaluation.context import Report
 from strop.evaluation.measures import MEASURES

@@ -13,7 +13,6 @@ from strop.cli.console import (
     Batch,
     Device,
     Json,
-    check_device,
     check_writable,
     out,
     print_json,
@@ -47,7 +46,7 @@ def study(
     """Run a study on a dataset; `HELP` is what the command line says of it."""
     options = parse_options(find_study(name).options, context.args)
     check_writable(folder, folder=True)
-    tokenizer = load(model, device=check_device(device))
+    tokenizer = load(model, device=device)
     tokenizer.precision = "fp32"  # studies look at small differences between fields
     with progress() as bar:
         tasks: dict[str, Any] = {}

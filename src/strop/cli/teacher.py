@@ -13,11 +13,11 @@ from strop.cli.console import (
     Device,
     Json,
     check_writable,
-    choose_device,
     err,
     out,
     print_json,
 )
+from strop.device import choose_device
 from strop.errors import ConfigError
 from strop.training.distill import DistillConfig
 from strop.training.distill import distill as run_distillation

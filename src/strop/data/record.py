@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from strop.errors import DataError, StropError
 
 VOID = 255
 """The semantic id of pixels that carry no label; they count in no metric."""
@@ -105,6 +108,16 @@ class BatchDataset(Dataset, Protocol):
     size: int
 
     def batch(self, indices: Sequence[int]) -> Batch: ...
+
+
+def first_readable(dataset: Dataset) -> Record:
+    """The first record that is not broken, to see what records have."""
+    for index in range(len(dataset)):
+        with suppress(StropError, OSError):
+            return dataset[index]
+    raise DataError(
+        f"Not one record of {dataset.name} could be read.", "See `strop data check` for why."
+    )
 
 
 def stack(records: Sequence[Record], indices: Sequence[int]) -> Batch:

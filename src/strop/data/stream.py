@@ -13,6 +13,7 @@ from strop.data.loader import Loader
 from strop.data.record import Batch, Dataset, stack
 from strop.data.scenes import ScenesDataset
 from strop.data.transforms import Resize
+from strop.errors import DataError
 from strop.images import Fit
 
 
@@ -31,6 +32,8 @@ def image_batches(
 
     Broken images are left out; `report` is told of them at the end.
     """
+    if not len(dataset):
+        raise DataError(f"{dataset.name} holds no image.", "Name a dataset that holds some.")
     device = torch.device(device)
     if _rendered_there(dataset, size, device):
         yield from dataset.batches(batch, device, drop_last=False)
@@ -43,6 +46,16 @@ def image_batches(
         problems = loader.report()
     if problems and report is not None:
         report(problems)
+
+
+def checked_images(images: Tensor, size: int) -> Tensor:
+    """Images that are given as a tensor, if they are what `image_batches` would yield."""
+    if images.dtype != torch.uint8 or images.shape[1:] != (3, size, size) or not len(images):
+        raise DataError(
+            f"The images are {tuple(images.shape)} of {images.dtype}.",
+            f"Give uint8 of shape (n, 3, {size}, {size}), at least one.",
+        )
+    return images
 
 
 def record_batches(

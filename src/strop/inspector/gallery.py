@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import torch
 from torch import Tensor
@@ -60,11 +60,17 @@ class Gallery:
                 )
             self.total = len(files)
             images = self._files(folder, files)
+        self._closed = Event()
         self._filling = Thread(target=self._fill, args=(images,), daemon=True)
         self._filling.start()
 
     def wait(self) -> None:
         """Return when all pictures are encoded."""
+        self._filling.join()
+
+    def close(self) -> None:
+        """Encode no more. An interpreter that ends while a thread is inside torch is aborted."""
+        self._closed.set()
         self._filling.join()
 
     def find(self, code: int) -> tuple[int, list[Place]]:
@@ -91,6 +97,8 @@ class Gallery:
 
     def _fill(self, images: Iterator[tuple[str, Tensor]]) -> None:
         for name, image in images:
+            if self._closed.is_set():
+                return
             square = fit_square(image, self._engine.config.image_size, self._engine.config.fit)
             program = self._engine.encode(square).program
             self.pictures.append(Picture(name, thumbnail(square), program))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path, PurePath
 
@@ -42,7 +43,16 @@ def create_app(
     host     where it will be bound, which decides what Host headers are let through
     token    a secret that every visitor must know
     """
+    engine = Engine(tokenizer)
+    pictures = Gallery(engine, gallery)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        pictures.close()
+
     app = FastAPI(
+        lifespan=lifespan,
         title="strop inspector",
         description="Images to programs, programs to fields, and what each token holds up.",
         version="1",
@@ -50,8 +60,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    engine = Engine(tokenizer)
-    app.include_router(api.build(engine, Gallery(engine, gallery), name))
+    app.include_router(api.build(engine, pictures, name))
     for file, content in _page().items():
         _serve_file(app, file, content)
     app.add_exception_handler(StropError, _told)

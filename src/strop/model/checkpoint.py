@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ from torch import Tensor
 
 import strop.model.card as card
 from strop.config import from_dict, to_dict
-from strop.errors import ConfigError, FormatError, ModelError
-from strop.files import PathLike, atomic_path, read_json, write_json, write_text
+from strop.device import choose_device
+from strop.errors import ConfigError, FormatError, ModelError, did_you_mean
+from strop.files import PathLike, atomic_path, read_json, write_json
 from strop.model.teacher import BUNDLED
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+DISTILLED = "distilled.json"
+"""What the folder of a distilled teacher holds beside its weights."""
 
 
 def load(name: PathLike, *, device: str | torch.device | None = None, **hub: Any) -> Tokenizer:
@@ -31,8 +35,8 @@ def load(name: PathLike, *, device: str | torch.device | None = None, **hub: Any
     device  where to put it; by default a GPU if there is one
     hub     goes to the download: `revision`, `token`, `cache_dir`, `local_files_only`
     """
-    tokenizer = load_folder(find_folder(name, **hub))
-    return tokenizer.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen = choose_device(device)
+    return load_folder(find_folder(name, **hub)).to(chosen)
 
 
 def bundled_models() -> list[str]:
@@ -53,7 +57,8 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
     if text.count("/") != 1 or text.startswith((".", "/", "~")):
         raise ModelError(
             f"There is no model {text!r} ({known}).",
-            "Give a bundled name, a folder that holds config.json, or a hub id such as a/b.",
+            f"{did_you_mean(text, models)}Give a bundled name, a folder that holds config.json, or "
+            "a hub id such as a/b. A preset has to be trained first (`strop train`).",
         )
     try:
         return Path(snapshot_download(text, allow_patterns=["*.json", "*.safetensors"], **hub))
@@ -70,8 +75,14 @@ def read_config(folder: PathLike) -> tuple[TokenizerConfig, dict[str, Any]]:
     """What a model is and what its folder tells about it, without its weights."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
+        run = (folder / "model" / "config.json").is_file()  # as `strop train --out` leaves it
         raise FormatError(
-            f"{folder} holds no config.json.", "Give a folder that `save_pretrained` wrote."
+            f"{folder} holds no config.json.",
+            f"Give {folder / 'model'}." if run else "Give a folder that `save_pretrained` wrote.",
+        )
+    if (folder / DISTILLED).is_file():
+        raise FormatError(
+            f"{folder} holds a teacher, not a model.", "Train a model on it: strop train --teacher."
         )
     values = read_json(folder / "config.json", "model", FORMAT)
     try:
@@ -102,8 +113,8 @@ def load_folder(folder: PathLike) -> Tokenizer:
 def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = torch.float32) -> None:
     """Write a model to a folder. Parameters become `dtype`; the codebook stays fp32.
 
-    Each file is written whole, and the config comes last, so that a folder that has one is
-    complete, also where an older model is written over.
+    All files are written before any is put into place, so that a full disk leaves an older model
+    as it was; and the config comes last, so that a folder that has one is complete.
     """
     folder = Path(folder)
     parameters = {name for name, _ in tokenizer.named_parameters()}
@@ -111,19 +122,20 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
         name: value.detach().to("cpu", dtype if name in parameters else value.dtype).contiguous()
         for name, value in tokenizer.state_dict().items()
     }
-    with atomic_path(folder / WEIGHTS) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
-        # Until the new config is there the folder is no model: neither the old one nor a mixture.
+    with ExitStack() as stack:  # puts into place in reverse: weights, card, config
+        config, readme, weights = (
+            stack.enter_context(atomic_path(folder / name))
+            for name in ("config.json", "README.md", WEIGHTS)
+        )
+        about = {"model": to_dict(tokenizer.config), "about": tokenizer.about}
+        write_json(config, "model", FORMAT, about)
+        readme.write_text(card.render(tokenizer), encoding="utf-8")
+        save_file(tensors, weights, metadata={"format": "pt"})
+        # Only renames are left to do. Until the last of them the folder is no model: cut short
+        # with the old config still there, it would load as a mixture of two.
         old_shards = folder.glob("model-*-of-*.safetensors")
         for old in (folder / "config.json", folder / INDEX, *old_shards):
             old.unlink(missing_ok=True)
-    write_text(folder / "README.md", card.render(tokenizer))
-    write_json(
-        folder / "config.json",
-        "model",
-        FORMAT,
-        {"model": to_dict(tokenizer.config), "about": tokenizer.about},
-    )
 
 
 def _is_model(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNot
 from torch import Tensor, nn
 
 from strop.errors import TeacherError
+from strop.random import seeded
 
 PIXELS_PER_LOCATION = 16
 """One location of the field stands for 16 x 16 pixels of the model's image. A teacher of another
@@ -183,8 +184,7 @@ def _random_backbone(name: str) -> nn.Module:
 
     config = transformers.DINOv3ViTConfig(**ARCHITECTURES[name])
     # Random, but always the same: a model names its teacher, so the name must fix the weights.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         return transformers.DINOv3ViTModel(config)
 
 

@@ -62,6 +62,11 @@ class TokenizerConfig:
                     f"{name}.width is {part.width} for {part.heads} heads.",
                     "Give a width that the heads can share evenly.",
                 )
+        if self.quantizer.codes < 2:
+            raise ConfigError(
+                f"quantizer.codes is {self.quantizer.codes}.",
+                "Give at least 2: a program of one code says nothing.",
+            )
         if self.quantizer.decay >= 1:
             raise ConfigError(
                 f"quantizer.decay is {self.quantizer.decay}.", "Give a number between 0 and 1."
@@ -245,6 +250,10 @@ class Tokenizer(
                 "This model has no pixel decoder.", "Train one with `strop train-decoder MODEL`."
             )
         expected = (self.config.grid**2, self.config.teacher.width)
+        if not isinstance(field, Tensor):
+            raise ModelError(
+                f"A {type(field).__name__} is no field.", "Give what `interpret` returns."
+            )
         if field.ndim != 3 or field.shape[1:] != expected:
             raise ModelError(
                 f"A field of shape {tuple(field.shape)} does not fit this model.",
@@ -268,12 +277,15 @@ class Tokenizer(
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 images `(B, 3, H, H)` to all codes `(B, K)` and predicted lengths `(B,)`.
 
-        The part of `encode` that is pure tensors: `model.compile()` compiles it.
+        The part of `encode` that is pure tensors: `model.compile()` compiles it. Where the field
+        is not finite the length is NaN: a length head may well make a number of infinity.
         """
         field = self._scaled_field(images)
         with self._autocast():
             codes = self.quantizer(self.generator(field)).codes
-            return codes, self.length_head(field)
+            predicted = self.length_head(field)
+        finite = field.isfinite().flatten(1).all(dim=1)
+        return codes, predicted.masked_fill(~finite, torch.nan)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile `forward`; arguments are `torch.compile`'s."""
@@ -404,11 +416,16 @@ class Tokenizer(
             yield torch.stack([square.to(self.device) for square in squares])
 
     def _check_program(self, program: Program) -> None:
+        if not isinstance(program, Program):
+            raise ProgramError(
+                f"A {type(program).__name__} is no program.",
+                "Give what `encode` returns, or make a `Program` of the codes.",
+            )
         if program.codebook_size != self.config.quantizer.codes:
             raise ProgramError(
                 f"The program's codebook has {program.codebook_size} codes, "
                 f"this model's {self.config.quantizer.codes}.",
-                "Interpret it with the model that wrote it.",
+                "Interpret it with the model that wrote it (--model on the command line).",
             )
         if program.model and program.model != self.fingerprint:
             raise ProgramError(

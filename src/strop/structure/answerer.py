@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from strop.random import seeded
 from strop.structure.fitting import NetworkConfig, fit, layer_sizes
 from strop.structure.pairs import Pairs
 from strop.structure.questions import ANSWERS, Asked
@@ -85,8 +86,7 @@ def train_answerer(
     program = pairs.program.to(device)
     rows = torch.tensor([each.row for each in asked], device=device)
     target = torch.tensor([ANSWERS.index(each.answer) for each in asked], device=device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed):
         answerer = Answerer(reader.config, vocabulary, sees).to(device)
         words = answerer.numbered(asked)
 

@@ -48,7 +48,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
     if not options.base_url or not options.model:
         raise ConfigError(
             "The study asks a language model, and none was named.",
-            "Set base_url and model; any OpenAI-compatible endpoint will do. "
+            "Give --base-url and --model; any OpenAI-compatible endpoint will do. "
             "`strop study MODEL reader` needs none.",
         )
     endpoint = Endpoint(base_url=options.base_url, model=options.model, key_env=options.key_env)

@@ -15,6 +15,7 @@ from strop.config import from_dict
 from strop.errors import FormatError, ProgramError
 from strop.files import PathLike, check_format, format_tag
 from strop.program import Program
+from strop.random import seeded
 from strop.structure.fitting import NetworkConfig, fit, layer_sizes
 
 FORMAT = 1
@@ -150,8 +151,7 @@ def train_prior(
     """A prior over programs like these, trained to spend few bits on a symbol."""
     device = torch.device(device)
     program = program.to(device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed):
         prior = Prior(config, program.codebook_size, program.capacity, program.model).to(device)
 
         def loss(rows: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from strop.errors import DataError
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 from strop.model.tokenizer import Tokenizer
+from strop.random import seeded
 from strop.structure.fitting import NetworkConfig, fit
 from strop.structure.pairs import Pairs, training_and_test
 from strop.structure.reader_model import Reader, tensored
@@ -104,8 +105,7 @@ def train_reader(
     device = torch.device(device)
     program = pairs.program.to(device)
     scenes = tensored(pairs.scenes).to(device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed):
         reader = Reader(config, program.codebook_size, program.capacity).to(device)
         fit(
             reader,

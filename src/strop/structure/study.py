@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from strop.config import from_dict, to_dict
-from strop.data.record import Batch, Dataset, Record
+from strop.data.record import Batch, Dataset, Record, first_readable
 from strop.data.spec import open_dataset
 from strop.data.stream import record_batches
 from strop.errors import ConfigError, DataError, did_you_mean
@@ -164,7 +164,7 @@ def run_study(
     study = find_study(name)
     chosen: Any = from_dict(study.options, options or {}, name)
     dataset = open_dataset(data)
-    check_needs(study.needs, dataset[0], name, data)
+    check_needs(study.needs, first_readable(dataset), name, data)
     encoded = encode_dataset(tokenizer, dataset, data, batch=batch, workers=workers, watch=watch)
     findings = study.run(tokenizer, encoded, chosen, Job(Path(out), watch))
     setting = {

@@ -69,7 +69,7 @@ class Options:
     def __post_init__(self) -> None:
         if bool(self.base_url) != bool(self.model):
             raise ConfigError(
-                "base_url and model name an endpoint only together.", "Give both, or none."
+                "--base-url and --model name an endpoint only together.", "Give both, or none."
             )
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from strop.data.record import Dataset
+from strop.data.record import Dataset, first_readable
 from strop.errors import DataError
 from strop.evaluation.probes.fitting import LEAST_IMAGES
 
@@ -22,7 +22,7 @@ def check_datasets(train: Dataset, val: Dataset, part: str) -> None:
     """Refuse datasets whose records lack a part, or whose classes are not the same."""
     what, examples = _NEEDS[part]
     for dataset in (train, val):
-        if getattr(dataset[0], part) is None:
+        if getattr(first_readable(dataset), part) is None:
             raise DataError(f"{dataset.name} has no {what}.", f"Use data that has: {examples}.")
     for names in ("classes", "label_names"):
         if part != "depth" and getattr(train, names) != getattr(val, names):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from strop.evaluation.probes.heads import MakeProbe, Probe
 from strop.evaluation.probes.protocol import Schedule
+from strop.random import seeded
 
 Loss = Callable[[nn.Module, Tensor, int], Tensor]
 """The mean loss of a probe on the images at `rows` (b,), in step `step`."""
@@ -68,8 +69,7 @@ def _train(
     seed: int,
     device: torch.device,
 ) -> Probe:
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed):
         probe = make().to(device).train()
         rates = {part: schedule.learning_rate * factor for part, factor in probe.rates.items()}
         optimizer = torch.optim.AdamW(
