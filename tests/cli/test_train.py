@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from strop.cli import train as commands
 from strop.errors import ConfigError, StropError
+from strop.training.distributed import Workers
 from strop.training.features import open_fields
 
 app = typer.Typer()
@@ -89,6 +91,23 @@ def test_folders_with_brackets_are_printed_as_they_are(pictures: str, tmp_path: 
     assert f"The model is in {out / 'model'}" in run(
         "train", "strop-nano", "--data", pictures, *options
     )
+
+
+def test_one_of_several_processes_prints(pictures: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(commands, "this_process", lambda: Workers(1, 2))
+    options = ["--data", pictures, "--steps", 2, "--batch", 4, *SMALL]
+    assert not run("train", "strop-nano", "--out", tmp_path / "run", *options)
+    axis = "--axis=training.seed=0"
+    assert not run("sweep", "strop-nano", "--out", tmp_path / "sweep", axis, *options)
+
+
+def test_broken_images_are_named(pictures: str, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    shutil.copytree(pictures.removeprefix("folder:"), folder)
+    (folder / "07.png").write_bytes(b"no picture")
+    options = ["--out", tmp_path / "run", "--cache=memory", "--steps=2", "--batch=4", *SMALL]
+    with pytest.warns(UserWarning, match="07.png"):
+        run("train", "strop-nano", "--data", folder, *options)
 
 
 def test_dry_run(tmp_path: Path) -> None:

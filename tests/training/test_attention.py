@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny_training import tiny_fields, tiny_preset
 
+from strop.model import short_attention
+from strop.model.generator import GeneratorConfig
+from strop.model.interpreter import InterpreterConfig
+from strop.model.teacher import TeacherConfig
+from strop.model.tokenizer import TokenizerConfig
 from strop.training.attention import sound_attention
 from strop.training.callbacks import Callback
-from strop.training.loop import _attended, train
+from strop.training.loop import _attended, _ours, train
 
 
 @pytest.mark.parametrize(("locations", "kept"), [(64, False), (192, False), (256, True), (4, True)])
@@ -21,11 +27,38 @@ def test_cudnn_is_left_out_where_half_a_tile_is_left_over(locations, kept):
     assert torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
-def test_a_joint_interpreter_attends_to_more_keys():
-    config = tiny_preset().model
-    assert _attended(config) == [4]
-    joint = replace(config, interpreter=replace(config.interpreter, joint=True))
-    assert _attended(joint) == [4, 14]
+def config(*, k: int = 64, heads: int = 8, joint: bool = False) -> TokenizerConfig:
+    """Of the paper's shape, 64 locations at 128 px; the heads are 32 wide unless said otherwise."""
+    return TokenizerConfig(
+        teacher=TeacherConfig(name="dinov3-s", width=384),
+        image_size=128,
+        max_length=k,
+        generator=GeneratorConfig(heads=heads),
+        interpreter=InterpreterConfig(heads=heads, joint=joint),
+    )
+
+
+def test_keys_count_where_our_kernel_is_not_at_work(monkeypatch):
+    monkeypatch.setattr(short_attention, "ENABLED", True)
+    assert _attended(config()) == [64]
+    assert _attended(config(joint=True)) == [64, 128]
+    assert _attended(config(heads=2)) == [64, 128, 64]  # no kernel for so wide a head
+    assert _attended(config(k=192)) == [64, 256]  # of 192 queries; few locations read as many keys
+    monkeypatch.setattr(short_attention, "ENABLED", False)
+    assert _attended(config(k=32)) == [64, 96, 32]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_our_kernel_serves_what_is_said_of_it(monkeypatch, enabled):
+    monkeypatch.setattr(short_attention, "ENABLED", enabled)
+
+    def on_a_gpu(tokens: int, width: int) -> SimpleNamespace:
+        return SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, shape=(1, 1, tokens, width))
+
+    for queries, keys in itertools.product((10, 64, 65, 256), repeat=2):
+        for width in (8, 16, 24, 32, 48, 64, 128):
+            q, k = on_a_gpu(queries, width), on_a_gpu(keys, width)
+            assert _ours(queries, keys, width) == short_attention._suits(q, k, k)
 
 
 def test_a_run_is_inside(monkeypatch):

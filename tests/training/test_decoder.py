@@ -6,7 +6,9 @@ import pytest
 import torch
 from tiny_training import tiny_config
 
-from strop.errors import TrainingError
+from strop.data.scenes import ScenesDataset
+from strop.data.subset import subset
+from strop.errors import DataError, TrainingError
 from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer
@@ -48,6 +50,7 @@ def test_training_a_decoder_changes_nothing_else_and_lowers_the_loss(tokenizer):
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert tokenizer.fingerprint == fingerprint
     assert tokenizer.config.decoder == DecoderConfig(widths=WIDTHS)
+    assert tokenizer.about == {"decoder": "trained afterwards, 30 steps of 8 images"}
     assert [step for step, _ in seen] == [10, 20, 30]
     assert seen[-1][1]["l1"] < seen[0][1]["l1"]
     assert set(metrics) == {"psnr", "ssim", "l1"}
@@ -58,6 +61,34 @@ def test_training_a_decoder_changes_nothing_else_and_lowers_the_loss(tokenizer):
 def test_too_few_images_are_a_named_error(tokenizer):
     with pytest.raises(TrainingError, match="fewer than one batch of 32"):
         train_decoder(tokenizer, painted(10), steps=1)
+
+
+@pytest.mark.parametrize("watch", [None, lambda step, losses: None])
+def test_a_loss_that_is_not_finite_stops_the_training_whether_it_is_watched_or_not(
+    tokenizer, watch
+):
+    with pytest.raises(TrainingError, match=r"failed by step 2.*Lower its learning rate"):
+        train_decoder(
+            tokenizer,
+            painted(),
+            steps=4,
+            batch=8,
+            learning_rate=float("inf"),
+            watch=watch,
+            watch_every=2,
+        )
+    assert tokenizer.decoder is None
+
+
+def test_images_of_another_kind_are_a_named_error(tokenizer):
+    for images in (painted() / 255, painted()[:, :1], painted()[..., :16]):
+        with pytest.raises(DataError, match=r"Give uint8 of shape \(n, 3, 32, 32\)"):
+            train_decoder(tokenizer, images, steps=1)
+
+
+def test_an_empty_dataset_is_a_named_error(tokenizer):
+    with pytest.raises(DataError, match="holds no image"):
+        train_decoder(tokenizer, subset(ScenesDataset(1, size=32), []), steps=1)
 
 
 def test_ssim_knows_equal_images_from_noise():

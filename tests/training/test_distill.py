@@ -14,14 +14,22 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tiny_training import smooth_pictures
 
-from strop.errors import ConfigError, TeacherError, TrainingError
+from strop.data.scenes import ScenesDataset
+from strop.data.subset import subset
+from strop.errors import ConfigError, DataError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher
 from strop.training.bank import make_bank
 from strop.training.callbacks import read_metrics
+from strop.training.checkpoint import (
+    DISTILLATION,
+    checkpoint_paths,
+    read_checkpoint,
+    write_checkpoint,
+)
 from strop.training.distill import DistillConfig, distill, learning_rate
 from strop.training.distilled import add_metrics
 from strop.training.networks import load_network
-from strop.training.pool import Pool
+from strop.training.pool import Pool, read_pool
 from strop.training.student import Target, coarser, distance, distortion, grouped
 from strop.training.views import NUMBERS, random_views, resized
 
@@ -160,8 +168,29 @@ def test_the_same_seed_gives_the_same_weights_also_when_resumed(networks, pictur
     assert any(not torch.equal(once[name], other[name]) for name in once)
     with pytest.raises(TrainingError, match="already holds a run"):
         run("once")
-    with pytest.raises(TrainingError, match="has other settings"):
+    with pytest.raises(TrainingError, match="has other settings: seed was 0, now 1"):
         run("once", DistillConfig(**{**vars(short), "seed": 1}), resume=True)
+
+
+def test_what_a_distillation_cannot_go_on_from_is_refused(networks, pictures, tmp_path):
+    small = F.interpolate(pictures, (32, 32))
+    config = DistillConfig(student="mini", sizes=(32,), steps=2, batch=4, held_out=8)
+
+    def go_on(images: torch.Tensor) -> None:
+        options = {"out": tmp_path, "config": config, "device": "cpu"}
+        distill(networks[:1], [images], resume=True, **options)
+
+    go_on(small)  # there is nothing yet
+    with pytest.raises(TrainingError, match="images was 72, now 63"):
+        go_on(small[:70])
+    (path,) = checkpoint_paths(tmp_path / "checkpoints")
+    last = read_checkpoint(path, DISTILLATION)
+    write_checkpoint(path.parent, last.tensors, last.step, last.about, keep=1)
+    with pytest.raises(TrainingError, match="another kind of run, or of an older strop"):
+        go_on(small)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(TrainingError, match=r"No checkpoint in .* is whole"):
+        go_on(small)
 
 
 def test_the_student_learns_as_well_from_views_that_were_looked_at_before(
@@ -229,6 +258,20 @@ def test_a_run_that_explodes_is_stopped(networks, pictures, tmp_path, monkeypatc
         )
 
 
+def test_weights_that_are_no_numbers_are_not_kept(networks, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr("strop.training.distill._CLIP", float("nan"))
+    config = {"steps": 40, "batch": 4, "held_out": 8, "log_every": 20, "validate_every": 1}
+    with pytest.raises(TrainingError, match=r"by step 1: the tensor 'student\..*' is not finite"):
+        distill(
+            networks[:1],
+            [F.interpolate(pictures, (32, 32))],
+            out=tmp_path,
+            config=DistillConfig(student="mini", sizes=(32,), **config),
+            device="cpu",
+        )
+    assert not checkpoint_paths(tmp_path / "checkpoints")
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -243,7 +286,7 @@ def test_a_run_that_explodes_is_stopped(networks, pictures, tmp_path, monkeypatc
             TrainingError,
             "one batch of 64",
         ),
-        ({"data": [torch.zeros(99, 3, 8, 8)]}, TrainingError, "Give uint8 of shape"),
+        ({"data": [torch.zeros(99, 3, 8, 8)]}, DataError, "Give uint8 of shape"),
         ({"config": DistillConfig(student="tinny", sizes=(64,), batch=8)}, ConfigError, "'tiny'"),
     ],
 )
@@ -309,6 +352,29 @@ def test_a_crop_shows_the_share_of_the_image_that_was_drawn():
     assert view[-1].item() == pytest.approx(3 * 63, abs=3)  # the right half
 
 
+def read(data):
+    return read_pool(
+        [data],
+        size=64,
+        batch=8,
+        held_out=8,
+        shares=None,
+        validation=None,
+        device=torch.device("cpu"),
+        loading_workers=0,
+        watch=lambda share, what: None,
+    )
+
+
+def test_a_pool_takes_images_of_its_size_alone(pictures):
+    assert len(read(pictures).images) == 72
+    for images in (pictures / 255, pictures[..., :32]):
+        with pytest.raises(DataError, match=r"Give uint8 of shape \(n, 3, 64, 64\)"):
+            read(images)
+    with pytest.raises(DataError, match="holds no image"):
+        read(subset(ScenesDataset(1, size=64), []))
+
+
 def test_views_stay_within_range_and_differ(pictures):
     uniform = torch.rand(80, NUMBERS, generator=torch.Generator().manual_seed(1))
     views = random_views(pictures, uniform, smallest=0.35)
@@ -322,7 +388,7 @@ def test_views_stay_within_range_and_differ(pictures):
 def test_targets_have_mean_zero_and_spread_one_whatever_the_network():
     torch.manual_seed(0)
     field = torch.randn(40, 9, 6) * torch.tensor([0.0, 0.1, 1, 5, 20, 3]) + 7
-    target = Target("x", 1.0, [field[:20], field[20:]])
+    target = Target("x", [field[:20], field[20:]])
     for standard in (target.patches(field).flatten(0, 1), target.pooled(field)):
         assert standard.mean(0).abs().max() < 1e-4
         torch.testing.assert_close(standard.std(0)[2:], torch.ones(4), atol=1e-3, rtol=0)

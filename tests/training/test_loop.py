@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import signal
@@ -23,6 +24,7 @@ from strop.errors import ConfigError, TrainingError
 from strop.model.checkpoint import load_folder
 from strop.model.interpreter import prefix_mask
 from strop.model.quantizer import QuantizerConfig
+from strop.training import loop
 from strop.training.callbacks import Callback, ProgressBar, TensorBoard, read_metrics
 from strop.training.checkpoint import checkpoint_paths
 from strop.training.forward import METRICS
@@ -191,10 +193,48 @@ def test_a_model_of_ones_own_making_can_be_trained():
     assert result.tokenizer is mine
 
 
+def test_a_model_of_ones_own_brings_its_config_and_a_codebook_that_was_trained(tmp_path):
+    mine = tiny_tokenizer(seed=3, quantizer=QuantizerConfig(codes=16, code_width=4))
+    made = mine.quantizer.codebook.clone()
+    seen = []
+
+    class Look(Callback):
+        def on_log(self, run, metrics):
+            seen.append(run.stepper.tokenizer.quantizer.codebook.clone())
+
+    still = tiny_preset(steps=1, log_every=1, learning_rate=1e-12, final_learning_rate=1e-12)
+    train(still, tiny_fields(60), tokenizer=mine, out=tmp_path, callbacks=[Look()])
+    assert json.loads((tmp_path / "run.json").read_text())["model"]["quantizer"]["codes"] == 16
+    (placed,) = seen
+    assert (placed * made).sum(-1).min() < 0.9  # on the first batch
+    train(still, tiny_fields(60, seed=1), tokenizer=mine, callbacks=[Look()])
+    assert (seen[1] * placed).sum(-1).min() > 0.9  # one step away
+
+
+def test_what_a_model_of_ones_own_leaves_no_room_for_is_refused():
+    for beside, named in ({"init": tiny_tokenizer()}, "init"), ({"teacher": "tiny"}, "a teacher"):
+        with pytest.raises(ConfigError, match=f"Beside a tokenizer, {named} was given"):
+            train(tiny_preset(), tiny_fields(60), tokenizer=tiny_tokenizer(), **beside)
+
+
 def test_fixed_length_runs_have_no_oracle():
     result = train(tiny_preset(curriculum={"enabled": False}), tiny_fields(60))
     assert result.finished
     assert "r2_centred@10" in result.metrics
+
+
+def test_targets_are_logged_once_there_are_some(tmp_path):
+    # Phase 1 ends at step 12, between two lines.
+    train(tiny_preset(), tiny_fields(60), out=tmp_path)
+    told = {
+        line["step"]: {name for name in line if "target" in name}
+        for line in read_metrics(tmp_path / "metrics.jsonl")
+        if line["kind"] == "training"
+    }
+    names = {"target_length", "target_length_spread", "length_target_correlation"}
+    assert told == {step: names if step > 15 else set() for step in range(5, 61, 5)}
+    train(tiny_preset(steps=5, curriculum={"enabled": False}), tiny_fields(60), out=tmp_path / "f")
+    assert "target_length" not in read_metrics(tmp_path / "f/metrics.jsonl")[0]
 
 
 def test_no_data_is_a_named_error():
@@ -206,3 +246,33 @@ def test_signal_handlers_are_put_back():
     before = signal.getsignal(signal.SIGTERM)
     train(tiny_preset(steps=3), tiny_fields(60))
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_before_the_first_step_signals_do_what_they_always_do():
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    class Impatience(Callback):
+        def on_start(self, run):
+            seen.append(signal.getsignal(signal.SIGTERM))
+            signal.raise_signal(signal.SIGINT)
+
+        def close(self):
+            seen.append("closed")
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_preset(steps=3), tiny_fields(60), callbacks=[Impatience()])
+    assert seen == [before, "closed"]
+
+
+def test_the_bar_ends_where_a_run_fails_before_its_first_step(monkeypatch):
+    bar = ProgressBar(Console(file=io.StringIO()))
+
+    def fails(*_, progress, **__):
+        progress(1, 2)
+        assert bar.bar.live.is_started
+        raise TrainingError("The disk is gone.", "Look for it.")
+
+    monkeypatch.setattr(loop, "open_data", fails)
+    with pytest.raises(TrainingError, match="disk is gone"):
+        train(tiny_preset(), tiny_fields(60), callbacks=[bar])
+    assert not bar.bar.live.is_started

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_training import tiny_fields, tiny_preset
 
-from strop.errors import ConfigError
+from strop.errors import ConfigError, TrainingError
 from strop.training import sweep as sweeps
 from strop.training.plan import describe, estimated_memory, measure
 from strop.training.preset import load_preset
@@ -79,3 +79,45 @@ def test_a_sweep_trains_every_combination_once_and_draws_the_frontier(tmp_path, 
     assert sweep(preset, fields, axes, out=tmp_path) == results
     with pytest.raises(ConfigError, match="nothing to vary"):
         sweep(preset, fields, {}, out=tmp_path)
+
+
+def test_a_sweep_without_images_to_measure_on_is_refused_before_it_trains(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(sweeps, "train", lambda preset, *_, **__: trained.append(preset))
+    with pytest.raises(TrainingError, match=r"of 60, training\.held_out = 0 keeps none back"):
+        sweep(tiny_preset(), tiny_fields(60), {"training.held_out": [6, 0]}, out=tmp_path)
+    with pytest.raises(TrainingError, match=r"no image to measure on: of 9"):
+        sweep(tiny_preset(), tiny_fields(9), {"training.seed": [0, 1]}, out=tmp_path)
+    assert not trained
+
+
+def test_a_sweep_measures_on_other_images_if_there_are_some(tmp_path):
+    axes = {"training.held_out": [0]}
+    preset, fields = tiny_preset(steps=2), tiny_fields(60)
+    (run,) = sweep(preset, fields, axes, out=tmp_path, validation=tiny_fields(5, seed=1))
+    assert run["bits"] > 0
+    with pytest.raises(TrainingError, match="validation was 5 in memory, now 4 in memory"):
+        sweep(preset, fields, axes, out=tmp_path, validation=tiny_fields(4, seed=1))
+
+
+def test_finished_runs_of_other_settings_or_data_are_refused_by_name(tmp_path):
+    axes, fields = {"training.seed": [0]}, tiny_fields(60)
+    results = sweep(tiny_preset(steps=2), fields, axes, out=tmp_path)
+    assert sweep(tiny_preset(steps=2, log_every=1), fields, axes, out=tmp_path) == results
+    with pytest.raises(TrainingError, match=r"training\.learning_rate was 0\.003, now 0\.1"):
+        sweep(tiny_preset(steps=2, learning_rate=0.1), fields, axes, out=tmp_path)
+    with pytest.raises(TrainingError, match="images was 60, now 70"):
+        sweep(tiny_preset(steps=2), tiny_fields(70), axes, out=tmp_path)
+
+
+def test_a_result_that_does_not_say_how_it_was_trained_is_measured_again(tmp_path):
+    axes, fields = {"training.seed": [0]}, tiny_fields(60)
+    results = sweep(tiny_preset(steps=2), fields, axes, out=tmp_path)
+    path = tmp_path / "seed=0/result.json"
+    older = json.loads(path.read_text())
+    del older["trained"]
+    path.write_text(json.dumps(older))
+    with pytest.raises(TrainingError, match=r"training\.learning_rate was 0\.003, now 0\.1"):
+        sweep(tiny_preset(steps=2, learning_rate=0.1), fields, axes, out=tmp_path)
+    assert sweep(tiny_preset(steps=2), fields, axes, out=tmp_path) == results
+    assert "trained" in json.loads(path.read_text())

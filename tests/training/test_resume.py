@@ -198,3 +198,17 @@ def test_other_settings_are_refused_by_name(tmp_path):
     finished = train(tiny_preset(steps=10, log_every=9), tiny_fields(60), out=tmp_path, resume=True)
     assert finished.finished
     assert finished.metrics
+
+
+def test_other_images_are_refused_by_their_number(tmp_path):
+    train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path)
+    with pytest.raises(TrainingError, match="images was 54, now 194"):
+        train(tiny_preset(steps=10), tiny_fields(200), out=tmp_path, resume=True)
+
+
+def test_a_run_of_another_kind_is_refused_not_passed_over(tmp_path):
+    folder = tmp_path / "checkpoints"
+    kept = {"weight": torch.zeros(3)}
+    checkpoints.write_checkpoint(folder, kept, 5, {}, keep=1, kind=checkpoints.DISTILLATION)
+    with pytest.raises(TrainingError, match=r"another kind of run.* own --out"):
+        train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path, resume=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from PIL import Image
 from safetensors import safe_open
 from tiny_training import tiny_config, tiny_fields, tiny_preset
 
+from strop.config import override
 from strop.data.spec import open_dataset
 from strop.errors import FormatError, TrainingError
+from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig, load_teacher
 from strop.training import features
 from strop.training.config import TrainingConfig
@@ -53,7 +56,8 @@ def picture_config(**changes):
 
 
 def cached(path, fields=None, **changes):
-    about = {"teacher": "random:tiny", "data": "here", "size": 32, "fit": "squash", **changes}
+    about = {"teacher": "random:tiny", "data": "here", "size": 32, "fit": "squash"}
+    about |= {"training": TrainingConfig(), **changes}
     fields = tiny_fields(10) if fields is None else fields
     return write_fields(path, iter(fields.split(4)), images=len(fields), **about)
 
@@ -61,13 +65,14 @@ def cached(path, fields=None, **changes):
 def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tmp_path):
     config = picture_config()
     told, reports = [], []
-    cache = cache_fields(
-        tmp_path / "cache.safetensors",
-        f"folder:{pictures}",
-        config,
-        TrainingConfig(),
-        progress=lambda done, total: told.append((done, total)),
-    )
+    with pytest.warns(UserWarning, match="05-broken"):
+        cache = cache_fields(
+            tmp_path / "cache.safetensors",
+            f"folder:{pictures}",
+            config,
+            TrainingConfig(),
+            progress=lambda done, total: told.append((done, total)),
+        )
     assert cache.fields.shape == (12, 2, 4, 192)  # the broken one is left out
     assert told[-1] == (12, 13)
     dataset = open_dataset(f"folder:{pictures}")
@@ -104,10 +109,31 @@ def test_a_cache_that_does_not_fit_is_refused_by_name(tmp_path):
         cache.check(tiny_config(teacher=TeacherConfig(name="dinov3-s", width=12)), TrainingConfig())
     with pytest.raises(TrainingError, match=r"width of fields is \[4, 12\].*\[4, 192\]"):
         cache.check(picture_config(), TrainingConfig())
-    one_sided = cached(tmp_path / "one.safetensors", tiny_fields(10)[:, :1])
-    one_sided.check(tiny_config(), TrainingConfig(flip=False))
-    with pytest.raises(TrainingError, match=r"1 versions .* training\.flip = true"):
-        one_sided.check(tiny_config(), TrainingConfig())
+
+
+def test_a_cache_of_other_versions_is_refused_by_name(tmp_path):
+    def made(**settings):
+        return cached(tmp_path / "c.safetensors", training=TrainingConfig(**settings))
+
+    one_view = TrainingConfig(flip=False, views=1)
+    # as many versions, but a mirror image is not a view
+    with pytest.raises(TrainingError, match=r"flip = true, .*; the run has training\.flip = false"):
+        made().check(tiny_config(), one_view)
+    made(seed=1, view_area=0.3).check(tiny_config(), TrainingConfig())  # no view depends on them
+    cache = made(flip=False, views=1)
+    cache.check(tiny_config(), one_view)
+    cache.check(tiny_config(), replace(one_view, seed=1))
+    for change in ({"view_area": 0.3}, {"flip": True}, {"views": 2}):
+        with pytest.raises(TrainingError, match=f"training.{next(iter(change))} = "):
+            cache.check(tiny_config(), replace(one_view, **change))
+
+
+def test_a_cache_that_does_not_tell_its_versions_is_to_be_deleted(tmp_path):
+    path = tmp_path / "cache.safetensors"
+    cached(path)
+    path.write_bytes(path.read_bytes().replace(b'"versions"', b'"inactive"'))
+    with pytest.raises(FormatError, match=r"older strop .* Delete it"):
+        open_fields(path)
 
 
 def test_damaged_caches_are_recognised(tmp_path):
@@ -136,11 +162,22 @@ def test_a_full_disk_leaves_no_half_cache(tmp_path, monkeypatch):
             data="d",
             size=32,
             fit="squash",
+            training=TrainingConfig(),
         )
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(features, "_HEADER", 64)
     with pytest.raises(TrainingError, match="too long"):
         cached(tmp_path / "c.safetensors", data="x" * 100)
+
+
+def test_an_empty_dataset_leaves_a_good_cache_alone(tmp_path):
+    path = tmp_path / "c.safetensors"
+    cached(path)
+    before = path.read_bytes()
+    with pytest.raises(TrainingError, match="No field could be computed from here"):
+        cached(path, tiny_fields(10)[:0])
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_epoch_shows_every_image_once_in_a_new_order():
@@ -237,10 +274,27 @@ def test_online_views_train(pictures):
     assert train(preset, f"folder:{pictures}").finished
 
 
-def test_broken_images_do_not_stop_online_training(pictures):
+def test_broken_images_do_not_stop_online_training_and_are_named_at_its_end(pictures):
     preset = tiny_preset(model=picture_config(), steps=8, batch=4, held_out=1)
-    result = train(preset, f"folder:{pictures}")
+    with pytest.warns(UserWarning, match=r"1 of 12 records were skipped.*\n.*05-broken"):
+        result = train(preset, f"folder:{pictures}")
     assert result.finished
+
+
+@pytest.mark.parametrize("cache", ["memory", "fields.safetensors"])
+def test_broken_images_are_named_when_fields_are_computed(pictures, tmp_path, cache):
+    preset = tiny_preset(model=picture_config(), steps=2, batch=4, held_out=1)
+    where = cache if cache == "memory" else tmp_path / cache
+    with pytest.warns(UserWarning, match=r"1 of 13 records were skipped.*\n.*05-broken"):
+        train(preset, f"folder:{pictures}", cache=where)
+
+
+def test_a_card_does_not_say_where_the_data_lay(pictures, tmp_path):
+    preset = tiny_preset(model=picture_config(), steps=2, batch=4, held_out=1)
+    train(preset, f"folder:{pictures}?limit=5", out=tmp_path)
+    card = (tmp_path / "model/README.md").read_text()
+    assert f"folder:{pictures.name}?limit=5 (5 images)" in card
+    assert str(pictures.parent) not in card
 
 
 def test_training_from_a_cache_writes_it_once_and_checks_whose_it_is(pictures, tmp_path):
@@ -265,6 +319,20 @@ def test_another_teacher_brings_its_own_width_and_scale(pictures):
     config = result.tokenizer.config.teacher
     assert (config.name, config.width) == ("random:tiny", 192)
     assert config.scale == pytest.approx(0.38, rel=0.2)  # its field has a spread of about 1
+
+
+def test_a_run_on_another_teacher_goes_on_with_it_and_with_nothing_else_changed(pictures, tmp_path):
+    model = tiny_config(decoder=DecoderConfig(widths=(8, 8, 4, 4)))
+    preset, spec = tiny_preset(model=model, steps=2, batch=4), f"folder:{pictures}?limit=5"
+    first = train(preset, spec, teacher="random:tiny", out=tmp_path)
+    again = train(preset, spec, teacher="random:tiny", out=tmp_path, resume=True)
+    assert again.tokenizer.config == first.tokenizer.config
+    assert again.tokenizer.about["decoder widths"] == [8, 8, 4, 4]
+    with pytest.raises(TrainingError, match="teacher was random:tiny, now random:dinov3-s"):
+        train(preset, spec, teacher="random:dinov3-s", out=tmp_path, resume=True)
+    deeper = override(preset, {"model.generator.depth": 5})
+    with pytest.raises(TrainingError, match=r"model\.generator\.depth was 2, now 5"):
+        train(deeper, spec, teacher="random:tiny", out=tmp_path, resume=True)
 
 
 def test_data_that_cannot_be_used_is_refused_by_name():

@@ -12,8 +12,6 @@ from rich.table import Table
 from strop.cli.console import (
     Device,
     Json,
-    check_device,
-    choose_device,
     counting,
     err,
     out,
@@ -21,13 +19,15 @@ from strop.cli.console import (
     progress,
     say,
 )
-from strop.config import to_dict
+from strop.config import flatten, to_dict
 from strop.curriculum import Per
+from strop.device import check_device, choose_device
 from strop.errors import ConfigError
 from strop.model.checkpoint import bundled_models, load
 from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import ProgressBar, TensorBoard
 from strop.training.decoder import train_decoder as fit_decoder
+from strop.training.distributed import this_process
 from strop.training.fields import cache_fields
 from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training
@@ -91,6 +91,8 @@ def train(
         device=check_device(device),
         loading_workers=workers,
     )
+    if not this_process().first:  # they all know the same
+        return
     if as_json:
         print_json({"finished": result.finished, "step": result.step, **result.metrics})
     elif result.finished:
@@ -112,7 +114,7 @@ def train_decoder(
 ) -> None:
     """Train the pixel decoder of a model; nothing else in it changes."""
     _check_folder(model, folder)
-    tokenizer = load(model, device=check_device(device))
+    tokenizer = load(model, device=device)
     with progress() as bar:
         task = bar.add_task("decoder", total=steps)
 
@@ -149,7 +151,7 @@ def train_lengths(
     _check_folder(model, folder)
     if per not in get_args(Per):
         raise ConfigError(f"--per is {per!r}.", f"Give {' or '.join(get_args(Per))}.")
-    tokenizer = load(model, device=check_device(device))
+    tokenizer = load(model, device=device)
     with counting("images") as count:
         metrics = fit_lengths(
             tokenizer,
@@ -178,6 +180,7 @@ def _write_back(
         print_json(metrics)
     else:
         _print_metrics(metrics)
+        out.print(f"The model is in {folder}", soft_wrap=True)
 
 
 def sweep(
@@ -212,6 +215,8 @@ def sweep(
         device=check_device(device),
         loading_workers=workers,
     )
+    if not this_process().first:
+        return
     table = Table("run", "bits", "R² (channel means)", "mean length", box=None)
     for run in sorted(results, key=lambda run: float(run["bits"])):
         figures = (f"{run['bits']:.0f}", f"{run['r2_centred']:.4f}", f"{run['length_mean']:.1f}")
@@ -269,7 +274,8 @@ def _dry_run(preset: Preset, device: str | None, as_json: bool) -> None:
     chosen = choose_device(device)
     facts: dict[str, Any] = {"config": to_dict(preset), **describe(preset)}
     if not as_json:
-        out.print(facts.pop("config"), highlight=True)
+        for key, value in flatten(facts.pop("config")).items():
+            out.print(f"{key} = {value}", highlight=False, soft_wrap=True)
         _print_metrics(facts)
         say("Taking a few steps ...")
     facts |= (measured := measure(preset, torch.device(chosen)))
@@ -289,8 +295,10 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
 def _shown(value: Any) -> str:
     if isinstance(value, dict):  # phases
         return ", ".join(f"{key}: {start:,}-{end:,}" for key, (start, end) in value.items())
-    if isinstance(value, float):
-        return f"{value:,.4f}"
+    if value is None:
+        return "–"
+    if isinstance(value, float):  # what is small keeps two digits
+        return f"{value:,.4f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.2g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

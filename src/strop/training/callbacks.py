@@ -56,6 +56,9 @@ class Callback:
     def on_end(self, run: Run, finished: bool) -> None:
         """After the last step, or when the run was asked to stop; also after an error."""
 
+    def close(self) -> None:
+        """Last of all, also where a run failed before its start."""
+
 
 class MetricsFile:
     """`metrics.jsonl`: one object a line, with its step and what kind of line it is.
@@ -158,9 +161,10 @@ class ProgressBar(Callback):
         r2, length = metrics["r2_centred"], metrics["length_mean"]
         self.held_out = f"  R² {r2:.3f}  length {length:.1f}"
 
-    def on_end(self, run: Run, finished: bool) -> None:
+    def close(self) -> None:
         """Leave the bar as it stands."""
-        self.bar.stop()
+        if self.bar.live.is_started:
+            self.bar.stop()
 
 
 class TensorBoard(Callback):
@@ -232,3 +236,8 @@ class Several(Callback):
         """Call all."""
         for each in self.callbacks:
             each.on_end(run, finished)
+
+    def close(self) -> None:
+        """Call all."""
+        for each in self.callbacks:
+            each.close()

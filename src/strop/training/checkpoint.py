@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,13 @@ from torch import Tensor
 from strop.curriculum import CurriculumState
 from strop.errors import FormatError, TrainingError
 from strop.files import atomic_path, check_format, format_tag
+from strop.training import distributed
 from strop.training.step import Stepper
 
-_KIND, _VERSION = "checkpoint", 1
+TOKENIZER, DISTILLATION = "checkpoint", "distillation-checkpoint"
+"""The kinds of checkpoint, by what is trained."""
+
+_VERSION = 1
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
 _OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
 
@@ -34,6 +39,11 @@ class Checkpoint:
     about: dict[str, Any]
     tensors: dict[str, Tensor]
 
+    @property
+    def folder(self) -> Path:
+        """The run's."""
+        return self.path.parent.parent
+
 
 def save_checkpoint(
     folder: Path, stepper: Stepper, step: int, about: dict[str, Any], *, keep: int
@@ -43,7 +53,13 @@ def save_checkpoint(
 
 
 def write_checkpoint(
-    folder: Path, state: Mapping[str, Tensor], step: int, about: dict[str, Any], *, keep: int
+    folder: Path,
+    state: Mapping[str, Tensor],
+    step: int,
+    about: dict[str, Any],
+    *,
+    keep: int,
+    kind: str = TOKENIZER,
 ) -> Path:
     """Write the tensors of `state` after `step` steps; keep only the `keep` latest checkpoints.
 
@@ -52,7 +68,7 @@ def write_checkpoint(
     path = folder / f"step-{step:08d}.safetensors"
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     metadata = {
-        "format": format_tag(_KIND, _VERSION),
+        "format": format_tag(kind, _VERSION),
         "step": str(step),
         "about": json.dumps(about),
         "crc32": str(_checksum(tensors)),
@@ -82,18 +98,58 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     return [found[step] for step in sorted(found, reverse=True)]
 
 
-def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def open_run(folder: Path, *, resume: bool, kind: str = TOKENIZER) -> Checkpoint | None:
+    """The checkpoint from which the run in `folder` goes on, None if it is to begin."""
+    if not resume:
+        if checkpoint_paths(folder / "checkpoints"):
+            raise TrainingError(
+                f"{folder} already holds a run.", "Go on with --resume, or choose another --out."
+            )
+        # All look before the first writes.
+        distributed.wait_for_all()
+        return None
+    checkpoint, passed_over = latest_checkpoint(folder / "checkpoints", kind)
+    if checkpoint is None and passed_over:
+        raise TrainingError(
+            f"No checkpoint in {folder} is whole. {passed_over[0]}", "Start the run again."
+        )
+    if checkpoint is not None and passed_over and distributed.this_process().first:
+        warnings.warn(f"{passed_over[0]} Going on from {checkpoint.path}.", stacklevel=3)
+    return checkpoint
+
+
+def check_same(
+    folder: Path,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    may_change: Set[str] = frozenset(),
+) -> None:
+    """Refuse to go on with the run in `folder` if its settings, by name, were others `before`."""
+    different = sorted(
+        key
+        for key in before.keys() | now.keys()
+        if before.get(key) != now.get(key) and key not in may_change
+    )
+    if different:
+        told = ", ".join(f"{key} was {before.get(key)}, now {now.get(key)}" for key in different)
+        raise TrainingError(
+            f"The run in {folder} has other settings: {told}.",
+            "Resume with the same ones, or start a new run in another --out.",
+        )
+
+
+def latest_checkpoint(folder: Path, kind: str = TOKENIZER) -> tuple[Checkpoint | None, list[str]]:
     """The latest whole checkpoint, or None, and what was wrong with those passed over."""
     passed_over: list[str] = []
     for path in checkpoint_paths(folder):
         try:
-            return read_checkpoint(path), passed_over
+            return read_checkpoint(path, kind), passed_over
         except FormatError as error:
             passed_over.append(error.problem)
     return None, passed_over
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path, kind: str = TOKENIZER) -> Checkpoint:
     """Read one checkpoint; `FormatError` if it is cut short or damaged."""
     try:
         with safe_open(path, "pt") as file:
@@ -103,7 +159,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise FormatError(
             f"The checkpoint {path} is cut short or damaged ({error}).", "Use the one before it."
         ) from error
-    check_format(metadata.get("format"), _KIND, _VERSION, path)
+    tag = metadata.get("format")
+    if tag in {format_tag(each, _VERSION) for each in (TOKENIZER, DISTILLATION) if each != kind}:
+        raise TrainingError(
+            f"{path} is of another kind of run, or of an older strop: its format is {tag}, not "
+            f"{format_tag(kind, _VERSION)}.",
+            "Give the run's own --out, or start a new run in another.",
+        )
+    check_format(tag, kind, _VERSION, path)
     if metadata.get("crc32") != str(_checksum(tensors)):
         raise FormatError(
             f"The checkpoint {path} is damaged: its checksum is wrong.", "Use the one before it."

@@ -13,7 +13,7 @@ from torch import Tensor
 from strop.data.loader import Loader
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
+from strop.data.stream import checked_images, image_batches
 from strop.data.subset import subset
 from strop.errors import TrainingError
 from strop.model.decoder import Decoder, DecoderConfig
@@ -22,6 +22,7 @@ from strop.model.length_head import whole_lengths
 from strop.model.teacher import Teacher
 from strop.model.tokenizer import Tokenizer
 from strop.objective import latent_alignment
+from strop.random import seeded
 from strop.training import draws
 from strop.training.sources import split
 
@@ -68,8 +69,7 @@ def train_decoder(
         decoder_config = config.decoder
     else:
         decoder_config = DecoderConfig(widths=tuple(noted)) if noted else DecoderConfig()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         decoder = Decoder(decoder_config, field_width=config.teacher.width).to(device)
     source = _held(
         open_dataset(data) if isinstance(data, str) else data, tokenizer, loading_workers
@@ -105,7 +105,7 @@ def train_decoder(
         optimizer.step()
         totals += torch.stack([l1, perceptual]).detach()
         counted += 1
-        if watch is not None and ((step + 1) % watch_every == 0 or step + 1 == steps):
+        if (step + 1) % watch_every == 0 or step + 1 == steps:
             means = (totals / counted).tolist()
             if not all(map(math.isfinite, means)):
                 raise TrainingError(
@@ -113,13 +113,15 @@ def train_decoder(
                     f"perceptual term {means[1]}.",
                     "Lower its learning rate.",
                 )
-            watch(step + 1, {"l1": means[0], "perceptual": means[1]})
+            if watch is not None:
+                watch(step + 1, {"l1": means[0], "perceptual": means[1]})
             totals.zero_()
             counted = 0
     tokenizer.decoder = decoder.eval()
     tokenizer.config = replace(config, decoder=decoder_config)
     tokenizer.about.pop(ABOUT_WIDTHS, None)
     tokenizer.about.pop("load", None)  # it is no longer the model of that name
+    tokenizer.about["decoder"] = f"trained afterwards, {steps:,} steps of {batch} images"
     return measure_decoder(tokenizer, _images(source, held, tokenizer)) if len(held) else {}
 
 
@@ -186,7 +188,9 @@ def _field_of_pixels(teacher: Teacher, pixels: Tensor) -> Tensor:
 def _held(source: Dataset | Tensor, tokenizer: Tokenizer, workers: int) -> Dataset | Tensor:
     """The images on the device if they are few enough: they are decoded, or rendered, once."""
     config = tokenizer.config
-    if isinstance(source, Tensor) or len(source) * 3 * config.image_size**2 > RESIDENT_BYTES:
+    if isinstance(source, Tensor):
+        return checked_images(source, config.image_size)
+    if len(source) * 3 * config.image_size**2 > RESIDENT_BYTES:
         return source
     batches = image_batches(
         source,

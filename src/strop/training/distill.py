@@ -8,11 +8,10 @@ Everything random is a pure function of the seed and the step.
 from __future__ import annotations
 
 import copy
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -20,21 +19,24 @@ import torch
 from torch import Tensor
 
 from strop.data.record import Dataset
-from strop.data.spec import parse_spec
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike
 from strop.metrics import effective_rank
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
+from strop.random import seeded
 from strop.training import draws
 from strop.training.bank import Bank, make_bank
 from strop.training.callbacks import MetricsFile
 from strop.training.checkpoint import (
+    DISTILLATION,
     Checkpoint,
+    check_same,
     checkpoint_paths,
-    latest_checkpoint,
+    open_run,
     write_checkpoint,
 )
 from strop.training.distilled import save_distilled
+from strop.training.fields import data_name
 from strop.training.inherit import check_inheritance, fit_heads, inherit
 from strop.training.loop import machine
 from strop.training.networks import load_network
@@ -165,7 +167,7 @@ def distill(
     weights = dict(sources) if isinstance(sources, Mapping) else dict.fromkeys(sources, 1.0)
     _check(weights, data, shares)
     folder = Path(out)
-    checkpoint = _checkpoint(folder, resume)
+    checkpoint = open_run(folder, resume=resume, kind=DISTILLATION)
     watch(0, "loading networks")
     networks = [load_network(each).to(chosen) for each in weights]
     pool = read_pool(
@@ -188,7 +190,7 @@ def distill(
         "architecture": f"{config.student}, {_millions(run.averaged.backbone)} M parameters",
         "sizes": ", ".join(f"{size} px" for size in config.sizes),
         "data": "; ".join(
-            f"{_name_of(each)} ({share:.0%} of the views)"
+            f"{data_name(each)} ({share:.0%} of the views)"
             for each, share in zip(data, pool.shares, strict=True)
         ),
         "images": f"{len(pool.images):,}, and {len(pool.held_out):,} held out",
@@ -224,9 +226,13 @@ class _Run:
         self.config, self.pool, self.folder = config, pool, folder
         self.device, self.watch = device, watch
         self.compiled = device.type == "cuda"
-        self.settings = {**asdict(config), "sizes": list(config.sizes), "sources": dict(weights)}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
+        self.settings = {
+            **asdict(config),
+            "sizes": list(config.sizes),
+            "sources": dict(weights),
+            "images": len(pool.images),
+        }
+        with seeded(config.seed):
             self.student = Student(
                 config.student, [each.width for each in networks], size=max(config.sizes)
             ).to(device)
@@ -305,13 +311,14 @@ class _Run:
             last = self.progress >= 1  # asked once a step: the clock goes on
             if self.step % config.log_every == 0 or last:
                 means = dict(zip(self.names, (totals / counted).tolist(), strict=True))
-                self._check_finite(means)
+                self._check_finite("term", means)
                 rate = counted * config.batch / max(self.seconds - since, 1e-9)
                 log.add("training", self.step, {**means, "images_per_second": rate})
                 self.watch(min(self.progress, 1), self._told(means, rate))
                 totals.zero_()
                 counted, since = 0, self.seconds
             if self.step % config.validate_every == 0 or last:
+                self._check_finite("tensor", self._state())  # it is about to be kept
                 self.metrics = self.validate()
                 log.add("validation", self.step, self.metrics)
                 self._save()
@@ -419,10 +426,7 @@ class _Run:
         for view in self._sample("sample", _SAMPLE):
             for fields, field in zip(seen, self._fields(view), strict=True):
                 fields.append(field.float())
-        return [
-            Target(_label(name), weight, fields)
-            for (name, weight), fields in zip(weights.items(), seen, strict=True)
-        ]
+        return [Target(_label(name), fields) for name, fields in zip(weights, seen, strict=True)]
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
@@ -456,13 +460,13 @@ class _Run:
         loss = sum(w * m for w, m in zip(self.weights.tolist(), means.values(), strict=True))
         return f"loss {loss:.3f}  geometry {means['geometry']:.3f}  {rate:,.0f} img/s"
 
-    def _check_finite(self, means: Mapping[str, float]) -> None:
-        bad = [name for name, value in means.items() if not math.isfinite(value)]
+    def _check_finite(self, kind: str, values: Mapping[str, float | Tensor]) -> None:
+        bad = [name for name, each in values.items() if not torch.as_tensor(each).isfinite().all()]
         if bad:
             paths = checkpoint_paths(self.folder / "checkpoints")
             last = f" The last good checkpoint is {paths[0]}." if paths else ""
             raise TrainingError(
-                f"The distillation failed by step {self.step}: the term {bad[0]!r} is not finite."
+                f"The distillation failed by step {self.step}: the {kind} {bad[0]!r} is not finite."
                 f"{last}",
                 "Lower the learning rate.",
             )
@@ -477,17 +481,19 @@ class _Run:
         return state
 
     def _save(self) -> None:
-        about = {"settings": self.settings, "seconds": self.seconds}
-        write_checkpoint(self.folder / "checkpoints", self._state(), self.step, about, keep=_KEPT)
+        write_checkpoint(
+            self.folder / "checkpoints",
+            self._state(),
+            self.step,
+            {"settings": self.settings, "seconds": self.seconds},
+            keep=_KEPT,
+            kind=DISTILLATION,
+        )
 
     @torch.no_grad()
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on where `checkpoint` was written."""
-        if checkpoint.about["settings"] != json.loads(json.dumps(self.settings)):
-            raise TrainingError(
-                f"The run in {self.folder} has other settings.",
-                "Resume with the same ones, or start a new run in another --out.",
-            )
+        check_same(self.folder, checkpoint.about["settings"], self.settings)
         for name, kept in self._state().items():
             kept.copy_(checkpoint.tensors[name])
         self.step, self.before = checkpoint.step, checkpoint.about["seconds"]
@@ -558,27 +564,8 @@ def _check(
         )
 
 
-def _checkpoint(folder: Path, resume: bool) -> Checkpoint | None:
-    if resume:
-        return latest_checkpoint(folder / "checkpoints")[0]
-    if checkpoint_paths(folder / "checkpoints"):
-        raise TrainingError(
-            f"{folder} already holds a run.", "Go on with --resume, or choose another --out."
-        )
-    return None
-
-
 def _label(name: str) -> str:
     return Path(name).name
-
-
-def _name_of(data: str | Dataset | Tensor) -> str:
-    if isinstance(data, Tensor):
-        return "images in memory"
-    if not isinstance(data, str):
-        return data.name
-    spec = parse_spec(data)  # where it lay is nobody's business
-    return str(replace(spec, path=Path(spec.path).name))
 
 
 def _millions(module: torch.nn.Module) -> str:

@@ -11,8 +11,8 @@ from torch import nn
 
 from strop.errors import TrainingError
 from strop.files import PathLike, atomic_path, read_json, write_json, write_text
+from strop.model.checkpoint import DISTILLED
 
-FACTS = "distilled.json"
 _KIND, _VERSION = "distilled", 1
 _FILES = ("model.safetensors", "config.json")
 
@@ -39,22 +39,23 @@ def save_distilled(
 
 def add_metrics(folder: PathLike, metrics: dict[str, float]) -> None:
     """Add metrics measured afterwards, such as probes, to a distilled teacher's card."""
-    if not (Path(folder) / FACTS).is_file():
+    if not (Path(folder) / DISTILLED).is_file():
         raise TrainingError(
-            f"{folder} holds no {FACTS}.", "Give a folder that `strop teacher distill` wrote."
+            f"{folder} holds no {DISTILLED}.", "Give a folder that `strop teacher distill` wrote."
         )
-    facts = read_json(Path(folder) / FACTS, _KIND, _VERSION)
+    facts = read_json(Path(folder) / DISTILLED, _KIND, _VERSION)
     _write(Path(folder), {**facts, "metrics": {**facts["metrics"], **metrics}})
 
 
 def _write(folder: Path, facts: dict[str, Any]) -> None:
-    write_json(folder / FACTS, _KIND, _VERSION, facts)
+    write_json(folder / DISTILLED, _KIND, _VERSION, facts)
     write_text(folder / "README.md", render(facts))
 
 
 def render(facts: dict[str, Any]) -> str:
     """The card as Markdown, with the front matter that hubs read."""
     about = {key: value for key, value in facts.items() if key not in _SECTIONS}
+    about |= _way(facts)
     sources = [
         f"- `{source['name']}`, with weight {source['weight']:g}" for source in facts["sources"]
     ]
@@ -85,6 +86,19 @@ def render(facts: dict[str, Any]) -> str:
         "or `transformers.AutoModel.from_pretrained`, with ImageNet's mean and std.",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _way(facts: dict[str, Any]) -> dict[str, Any]:
+    """What a reader should know of the settings: where the student began, and what it was shown."""
+    settings, first = facts["settings"], facts["sources"][0]["name"]
+    own = f"the layers of `{first}`, fitted to its width" if settings["inherit"] else "noise"
+    grouping = f"averaged over what `{first}` holds alike, at temperature {settings['grouping']:g}"
+    return {
+        "began as": own,
+        **({"other networks' fields": grouping} if settings["grouping"] else {}),
+        "learning rate": f"{settings['learning_rate']:g}",
+        "seed": settings["seed"],
+    }
 
 
 _SECTIONS = ("name", "sources", "notes", "limits", "metrics", "settings")

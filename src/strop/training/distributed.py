@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import itertools
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+PATIENCE = timedelta(days=1)
+"""How long a process waits for the others: the first may compute the fields of a large dataset in
+the meantime. A process that died is noticed by torchrun, long before."""
+
+_joins = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -32,41 +42,57 @@ class Workers:
         return slice(self.rank * rows, (self.rank + 1) * rows)
 
 
+def this_process() -> Workers:
+    """This process by the group it is in or, outside one, by what `torchrun` says of it."""
+    if _grouped():
+        return Workers(dist.get_rank(), dist.get_world_size())
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    return Workers(int(os.environ["RANK"]), world) if world > 1 else Workers()
+
+
 @contextmanager
 def joined(device: torch.device) -> Iterator[Workers]:
     """Join the group that `torchrun` describes in the environment, and leave it afterwards.
 
     A group that exists already is used and left alone.
     """
-    if dist.is_available() and dist.is_initialized():
-        yield Workers(dist.get_rank(), dist.get_world_size())
-    elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    workers = this_process()
+    if _grouped() or workers.world == 1:
+        yield workers
+    else:
         # This module keeps the group that there is when it is first imported, which torch does
         # somewhere on the way. Before there is one, it keeps none; otherwise the group's threads
         # would outlive the interpreter and now and then abort the process.
         importlib.import_module("torch.distributed.nn")
-        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=_store(rank, world), rank=rank, world_size=world)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=_store(workers),
+            rank=workers.rank,
+            world_size=workers.world,
+            timeout=PATIENCE,
+        )
         try:
-            yield Workers(dist.get_rank(), dist.get_world_size())
+            yield workers
         finally:
             dist.destroy_process_group()
-    else:
-        yield Workers()
 
 
-def _store(rank: int, world: int) -> Store:
+def _store(workers: Workers) -> Store:
     """Where the processes of a group find each other.
 
-    torchrun keeps its store over restarts. Without a name for each life, the processes of the
-    next one find the addresses of the dead.
+    torchrun keeps its store over restarts, and a process may join one group after another. Without
+    a name for each life and each group, processes find the addresses of those before.
     """
     life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(address, port, world, is_master=rank == 0 and not agents)
-    return PrefixStore(f"strop/{life}", store)
+    store = _connected(address, port, workers.world, workers.first and not agents)
+    return PrefixStore(f"strop/{life}/{next(_joins)}", store)
+
+
+@functools.cache  # the next group is looked for at once, while the first still holds this one
+def _connected(address: str, port: int, world: int, serves: bool) -> TCPStore:
+    return TCPStore(address, port, world, is_master=serves)
 
 
 def summed(value: Tensor) -> Tensor:
@@ -98,6 +124,20 @@ def copy_from_first(tensors: Iterable[Tensor]) -> None:
             dist.broadcast(tensor, 0)
 
 
+def of_first(values: dict[str, float], device: torch.device) -> dict[str, float]:
+    """What rank 0 gave, in every process. All must call this at the same point."""
+    if not _together():
+        return values
+    # As JSON, since torch's own way for objects is pickle.
+    told = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8, device=device)
+    size = torch.tensor(len(told), device=device)
+    dist.broadcast(size, 0)
+    shared = told if this_process().first else told.new_empty(int(size))
+    dist.broadcast(shared, 0)
+    found: dict[str, float] = json.loads(bytes(shared.tolist()))
+    return found
+
+
 def any_of(flag: bool, device: torch.device) -> bool:
     """Whether `flag` is set in any process. All must call this at the same point."""
     if not _together():
@@ -111,5 +151,9 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
+def _grouped() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
 def _together() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return _grouped() and dist.get_world_size() > 1

@@ -2,7 +2,7 @@
 
 The file is a safetensors file with one bf16 tensor `fields` (n, m, S, d_enc): n images, each in m
 versions: as it is, then mirrored if there are flips, then in random views. Its metadata says of
-which teacher, data, size and fit it is.
+which teacher, data, size and fit it is, and by which settings the versions were made.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class FieldCache:
     data: str
     image_size: int
     fit: str
+    versions: Mapping[str, Any]
 
     def check(self, config: TokenizerConfig, training: TrainingConfig) -> None:
         """Refuse a cache that is not of this model's teacher, size and fit, or of other views."""
@@ -68,12 +69,10 @@ class FieldCache:
                     f"the model's {value}.",
                     "Write one for this model with `strop data features`, or name another.",
                 )
-        versions = self.fields.shape[1]
-        if versions != training.versions:
+        if self.versions != _versions(training):
             raise TrainingError(
-                f"The cache {self.path} holds {versions} versions of each image, but with "
-                f"training.flip = {str(training.flip).lower()} and training.views = "
-                f"{training.views} there are {training.versions}.",
+                f"The cache {self.path} was made with {_told(self.versions)}; the run has "
+                f"{_told(_versions(training))}.",
                 "Write it again with these, or change them with --set.",
             )
 
@@ -127,6 +126,7 @@ def write_fields(
     data: str,
     size: int,
     fit: str,
+    training: TrainingConfig,
     progress: Progress | None = None,
 ) -> FieldCache:
     """Write what `compute_fields` yields to `path`, whole or not at all, and open it."""
@@ -140,17 +140,19 @@ def write_fields(
                 done, shape = done + len(chunk), tuple(chunk.shape[1:])
                 if progress is not None:
                     progress(done, images)
+            if not done:
+                raise TrainingError(
+                    f"No field could be computed from {data}.", "Check the dataset."
+                )
             file.seek(0)
             about = {"teacher": teacher, "data": data, "image_size": str(size), "fit": fit}
+            about["versions"] = json.dumps(_versions(training))
             file.write(_header((done, *shape), about))
     except OSError as error:
         raise TrainingError(
             f"The cache {target} cannot be written ({error.strerror or error}).",
             "Free some space or choose another place; nothing was left behind.",
         ) from error
-    if not done:
-        target.unlink()
-        raise TrainingError(f"No field could be computed from {data}.", "Check the dataset.")
     return open_fields(target)
 
 
@@ -164,9 +166,14 @@ def open_fields(path: PathLike) -> FieldCache:
         about: Mapping[str, Any] = header["__metadata__"]
         described = header["fields"]
         check_format(about.get("format"), _KIND, _VERSION, target)
+        if "versions" not in about:  # which once were not told
+            raise FormatError(
+                f"{target} is of an older strop and does not say which views it holds.",
+                "Delete it and write it again with `strop data features`.",
+            )
         shape = tuple(int(n) for n in described["shape"])
         size, teacher, data = int(about["image_size"]), about["teacher"], about["data"]
-        fit = about["fit"]
+        fit, versions = about["fit"], dict(json.loads(about["versions"]))
     except OSError as error:
         raise TrainingError(
             f"The cache {target} cannot be read ({error.strerror or error}).",
@@ -185,7 +192,19 @@ def open_fields(path: PathLike) -> FieldCache:
     # Copy-on-write rather than read-only, which torch warns of; nothing is ever written back.
     mapped = np.memmap(target, dtype=np.uint16, mode="c", offset=8 + length, shape=shape)
     fields = torch.from_numpy(mapped).view(torch.bfloat16)
-    return FieldCache(target, fields, teacher, data, size, fit)
+    return FieldCache(target, fields, teacher, data, size, fit, versions)
+
+
+def _versions(training: TrainingConfig) -> dict[str, Any]:
+    """The settings that the versions of an image depend on."""
+    settings: dict[str, Any] = {"flip": training.flip, "views": training.views}
+    if training.views:  # the seed does not count: views of another one are as good
+        settings["view_area"] = training.view_area
+    return settings
+
+
+def _told(versions: Mapping[str, Any]) -> str:
+    return ", ".join(f"training.{name} = {json.dumps(value)}" for name, value in versions.items())
 
 
 def _header(shape: tuple[int, ...], about: dict[str, str]) -> bytes:

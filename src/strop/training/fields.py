@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strop.data.record import Dataset
-from strop.data.spec import open_dataset
+from strop.data.spec import open_dataset, parse_spec
 from strop.data.subset import subset
 from strop.errors import TrainingError
 from strop.files import PathLike
@@ -32,6 +33,7 @@ class Fields:
     """A run's data, and the model's config with the teacher that was used.
 
     held_out  (V, S, d_enc) bf16, in the teacher's scale
+    name      what a card calls the data
     """
 
     source: Source
@@ -56,11 +58,13 @@ def open_data(
     config, training = preset.model, preset.training
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
-    maker = _Maker(config, training, device, loading_workers)
+    # Where all processes compute the same fields, one of them tells.
+    report = warnings.warn if workers.first else None
+    maker = _Maker(config, training, device, loading_workers, report)
     dataset: Dataset | None = None
     fields: Tensor | None
     if isinstance(data, Tensor):
-        name, fields = "fields in memory", _checked(data, config)
+        fields = _checked(data, config)
     else:
         dataset = _dataset(data)
         name = data if isinstance(data, str) else dataset.name
@@ -100,7 +104,17 @@ def open_data(
             device=device,
             loading_workers=loading_workers,
         )
-    return Fields(source, held_out.to(device), config, name)
+    return Fields(source, held_out.to(device), config, data_name(data))
+
+
+def data_name(data: str | Dataset | Tensor) -> str:
+    """What a card calls the data: where it lay is nobody's business."""
+    if isinstance(data, Tensor):
+        return "images in memory" if data.dtype == torch.uint8 else "fields in memory"
+    if not isinstance(data, str):
+        return data.name
+    spec = parse_spec(data)
+    return str(replace(spec, path=Path(spec.path).name))
 
 
 def _fields(
@@ -120,7 +134,10 @@ def _fields(
 
 
 class _Maker:
-    """Computes fields with the model's teacher, which is loaded only if it is needed."""
+    """Computes fields with the model's teacher, which is loaded only if it is needed.
+
+    `report` is told of broken images.
+    """
 
     def __init__(
         self,
@@ -128,9 +145,10 @@ class _Maker:
         training: TrainingConfig,
         device: torch.device,
         loading: int,
+        report: Callable[[str], None] | None,
     ) -> None:
         self.config, self.training = config, training
-        self.device, self.loading = device, loading
+        self.device, self.loading, self.report = device, loading, report
         self._teacher: Teacher | None = None
 
     @property
@@ -155,6 +173,7 @@ class _Maker:
             fit=self.config.fit,
             training=replace(self.training, flip=False, views=0) if plain else self.training,
             workers=self.loading,
+            report=self.report,
         )
 
     def fields(
@@ -188,7 +207,7 @@ def cache_fields(
     progress: Progress | None = None,
 ) -> FieldCache:
     """Write the fields of a dataset, as a run with these settings sees it, to a cache file."""
-    maker = _Maker(config, training, torch.device(device), loading_workers)
+    maker = _Maker(config, training, torch.device(device), loading_workers, warnings.warn)
     dataset = _dataset(data)
     name = data if isinstance(data, str) else data.name
     return _written(Path(path), maker, dataset, name, progress)
@@ -206,6 +225,7 @@ def _written(
         data=name,
         size=config.image_size,
         fit=config.fit,
+        training=maker.training,
         progress=progress,
     )
 

@@ -94,11 +94,6 @@ class Recipe:
     workers: distributed.Workers = ALONE
     extra_loss: ExtraLoss | None = None
 
-    @property
-    def rows(self) -> int:
-        """Rows of the batch in this process."""
-        return self.training.batch // self.workers.world
-
 
 def step_values(recipe: Recipe, step: int) -> Tensor:
     """The numbers of `step`, one float32 vector on the CPU: `SCALARS`, then two per row.

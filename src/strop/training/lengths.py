@@ -29,7 +29,7 @@ from strop.curriculum import (
 )
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
+from strop.data.stream import checked_images, image_batches
 from strop.errors import ConfigError, TrainingError
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.tokenizer import Tokenizer
@@ -129,7 +129,8 @@ def _batches(
     tokenizer: Tokenizer, source: Dataset | Tensor, batch: int, loading_workers: int
 ) -> Iterable[Tensor]:
     if isinstance(source, Tensor):
-        return (part.to(tokenizer.device) for part in source.split(batch))
+        images = checked_images(source, tokenizer.config.image_size)
+        return (part.to(tokenizer.device) for part in images.split(batch))
     return image_batches(
         source,
         size=tokenizer.config.image_size,

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from strop.curriculum import CurriculumConfig, phase, scaled
 from strop.data.record import Dataset
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
+from strop.model import short_attention
 from strop.model.checkpoint import load_folder
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training import distributed
@@ -29,13 +31,13 @@ from strop.training.attention import sound_attention
 from strop.training.callbacks import Callback, JsonLines, Metrics, Run, Several, read_metrics
 from strop.training.checkpoint import (
     Checkpoint,
+    check_same,
     checkpoint_paths,
-    latest_checkpoint,
+    open_run,
     restore,
     save_checkpoint,
 )
 from strop.training.decoder import ABOUT_WIDTHS
-from strop.training.distributed import Workers
 from strop.training.fields import Fields, open_data
 from strop.training.forward import TERMS, ExtraLoss, Recipe, step_values
 from strop.training.plots import plot_run
@@ -45,18 +47,21 @@ from strop.training.step import MOST_SPOILT, Stepper
 from strop.training.validation import validate
 
 MAY_CHANGE = frozenset(
-    f"training.{name}"
-    for name in (
-        "data",
-        "compile",
-        "log_every",
-        "validate_every",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "loss_limit",
-    )
+    {
+        "name",
+        "training.data",
+        "training.compile",
+        "training.log_every",
+        "training.validate_every",
+        "training.checkpoint_every",
+        "training.keep_checkpoints",
+        "training.loss_limit",
+    }
 )
 """What may differ between a run and its resumption: nothing that moves a weight."""
+
+KERNEL_WIDTHS = (16, 32, 64)
+"""Of the heads that `short_attention` has kernels for."""
 
 
 @dataclass(frozen=True)
@@ -105,17 +110,26 @@ def train(
     resume      go on from the last whole checkpoint in `out`, if there is one
     init        a model to start from; what does not fit, such as a codebook of another size,
                 starts afresh
-    tokenizer   a model of your own making, with a quantizer of your own perhaps, to train
+    tokenizer   a model of your own making, with a quantizer of your own perhaps, to train. Its
+                config takes the place of the preset's model; a codebook that was trained before
+                is kept, any other is placed on the first batch
     extra_loss  a further term of the loss; see `Interpretation` for what it is given
     callbacks   see `Callback`; called in the first process only
 
     Under `torchrun`, `training.batch` is shared out over the processes. SIGTERM and SIGINT stop
-    the run after its current step, with a checkpoint.
+    the run after its current step, with a checkpoint; before the first step they end the program.
     """
     preset = load_preset(preset) if isinstance(preset, str) else preset
     data = data if data is not None else preset.training.data or None
     if data is None:
         raise ConfigError("No data was given.", "Name a dataset: --data folder:/photos.")
+    if tokenizer is not None:
+        if init is not None or teacher is not None:
+            raise ConfigError(
+                f"Beside a tokenizer, {'a teacher' if init is None else 'init'} was given.",
+                "Leave one of the two out: a tokenizer has its own weights and teacher.",
+            )
+        preset = replace(preset, model=tokenizer.config)
     folder = Path(out) if out is not None else None
     chosen = _device(device)
     # The caller's generators are left as they were; the run has its own.
@@ -123,6 +137,7 @@ def train(
     with (
         torch.random.fork_rng(devices=devices),
         distributed.joined(chosen) as workers,
+        closing(Several(callbacks if workers.first else ())) as watchers,
         sound_attention(*_attended(preset.model)),
         _Stop() as stop,
     ):
@@ -132,12 +147,13 @@ def train(
                 "cannot share.",
                 "Choose a multiple of their number.",
             )
-        checkpoint = _checkpoint(folder, resume, workers)
+        checkpoint = open_run(folder, resume=resume) if folder is not None else None
         if checkpoint is not None and teacher is not None:
+            stored = _stored_preset(checkpoint).model.teacher
+            check_same(checkpoint.folder, {"teacher": stored.name}, {"teacher": teacher})
             # Its scale was measured when the run began.
-            preset = replace(preset, model=_stored_preset(checkpoint).model)
+            preset = replace(preset, model=replace(preset.model, teacher=stored))
             teacher = None
-        watchers = Several(callbacks if workers.first else ())
         fields = open_data(
             preset,
             data,
@@ -150,9 +166,11 @@ def train(
             progress=watchers.on_fields,
         )
         widths = fields.config.decoder.widths if fields.config.decoder else None
-        preset = replace(preset, model=_trained_model(fields.config, preset.curriculum))
+        own = tokenizer is not None
+        model = fields.config if own else _trained_model(fields.config, preset.curriculum)
+        preset = replace(preset, model=model)
         if checkpoint is not None:
-            _check_same(checkpoint, preset)
+            _check_same(checkpoint, preset, fields.source.images)
         steps = preset.training.steps
         recipe = Recipe(
             objective=scaled(preset.objective, steps),
@@ -161,13 +179,12 @@ def train(
             workers=workers,
             extra_loss=extra_loss,
         )
-        fresh_codebook = True
         torch.manual_seed(preset.training.seed)
         if tokenizer is None:
             tokenizer = Tokenizer(preset.model)
             if init is not None:
                 source = init if isinstance(init, Tokenizer) else load_folder(init)
-                fresh_codebook = "quantizer.codebook" not in warm_start(tokenizer, source)
+                warm_start(tokenizer, source)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())
         stepper = Stepper(tokenizer, fields.source.field_of, recipe, device=chosen)
@@ -181,11 +198,11 @@ def train(
             write_json(folder / "run.json", "run", 1, to_dict(preset))
             watchers.callbacks.insert(0, JsonLines(folder / "metrics.jsonl"))
         about: dict[str, Any] = {"name": preset.name, "preset": preset.name}
-        if widths is not None:  # the decoder comes afterwards
+        if widths is not None and tokenizer.decoder is None:  # it comes afterwards
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
         loop = _Loop(run, fields, recipe, watchers, stop, seconds)
-        return loop.go(fresh_codebook and checkpoint is None)
+        return loop.go(checkpoint is None and _untrained(tokenizer))
 
 
 def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> TokenizerConfig:
@@ -196,10 +213,29 @@ def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> Tok
     return replace(config, decoder=None)
 
 
+def _untrained(tokenizer: Tokenizer) -> bool:
+    """Whether the codebook was never updated: until then every code counts once."""
+    return bool((tokenizer.quantizer.counts == 1).all())
+
+
 def _attended(config: TokenizerConfig) -> list[int]:
-    """How many keys PyTorch's own attention goes over: elsewhere ours is at work."""
-    locations = config.grid**2
-    return [locations, *([locations + config.max_length] if config.interpreter.joint else [])]
+    """How many keys PyTorch's own attention goes over on a GPU: all where ours is not at work."""
+    locations, k = config.grid**2, config.max_length
+    generator, interpreter = config.generator, config.interpreter
+    masked = [(k, locations + k, generator.width // generator.heads)]
+    read = (locations + k, locations + k) if interpreter.joint else (locations, k)
+    masked.append((*read, interpreter.width // interpreter.heads))
+    return [
+        locations,
+        *(keys for queries, keys, width in masked if not _ours(queries, keys, width)),
+    ]
+
+
+def _ours(queries: int, keys: int, width: int) -> bool:
+    """Whether `short_attention` has a kernel for heads of this width. That it also takes a GPU and
+    half precision does not matter: so does the kernel that must be left out."""
+    few = min(queries, keys) <= short_attention.FEW
+    return short_attention.ENABLED and few and width in KERNEL_WIDTHS
 
 
 class _Loop:
@@ -238,6 +274,7 @@ class _Loop:
                     if initialise:
                         stepper.initialise_codebook(loaded)
                     stepper.warm_up(loaded, values)
+                    self.stop.listen()
                     self.last_log = (time.monotonic(), step)
                 stepper(loaded, values, step)
                 run.step = step + 1
@@ -247,11 +284,16 @@ class _Loop:
             finished = run.step == training.steps
             if not finished:
                 self._checkpoint()
-            else:
-                if stepper.steps_done == 0:  # resumed after its last step
-                    self._validate()
+            elif stepper.steps_done == 0:  # resumed after its last step
+                self._validate()
+            # Only the first process looked at the held-out images.
+            self.metrics = distributed.of_first(self.metrics, stepper.device)
+            if finished:
                 self._save()
         finally:
+            # In every process: each read images of its own.
+            if problems := self.fields.source.report():
+                warnings.warn(problems, stacklevel=3)
             self.watchers.on_end(run, finished)
         return Result(stepper.tokenizer.eval(), finished, run.step, self.metrics, run.folder)
 
@@ -278,6 +320,8 @@ class _Loop:
 
     def _log(self) -> None:
         stepper, step = self.run.stepper, self.run.step
+        # In all steps since the last line; phase 1 has no oracle yet.
+        targets = phase(self.recipe.curriculum, step - stepper.counted) > 1
         means = stepper.take_metrics()
         self._check_trouble()
         begun, at = self.last_log
@@ -287,7 +331,7 @@ class _Loop:
         if self.recipe.workers.first:
             metrics = {
                 "phase": float(phase(self.recipe.curriculum, step - 1)),
-                **summary(means),
+                **summary(means, targets=targets),
                 **codebook_health(
                     stepper.tokenizer.quantizer.counts, self.recipe.training.reseed_below
                 ),
@@ -342,10 +386,8 @@ class _Loop:
         self.watchers.on_checkpoint(run, path)
 
     def _save(self) -> None:
-        """The model, its card and the plots."""
+        """The model as it is to be used; the first process writes it, its card and the plots."""
         run, stepper = self.run, self.run.stepper
-        if not self.recipe.workers.first:
-            return
         if stepper.averaged is not None:
             stepper.use_averaged_weights()
         tokenizer, preset = stepper.tokenizer, run.preset
@@ -356,21 +398,26 @@ class _Loop:
             "machine": machine(stepper.device),
             "metrics": {f"{name}, held out": value for name, value in self.metrics.items()},
         }
-        if run.folder is not None:
+        if run.folder is not None and self.recipe.workers.first:
             tokenizer.save_pretrained(run.folder / "model")
             lines = read_metrics(run.folder / "metrics.jsonl")
             ends = self.recipe.curriculum.phase_ends if self.recipe.curriculum.enabled else ()
             plot_run(lines, ends, run.folder)
 
 
-def summary(means: Mapping[str, float]) -> Metrics:
-    """The step's means as people read them: second moments become spreads and a correlation."""
+def summary(means: Mapping[str, float], *, targets: bool = True) -> Metrics:
+    """The step's means as people read them: second moments become spreads and a correlation.
+
+    Without `targets` there are none of them: the predictions stood in their place.
+    """
     result = {name: value for name, value in means.items() if "_squared" not in name}
     product = result.pop("predicted_times_target")
     variances = {}
     for name in ("predicted_length", "target_length"):
         variances[name] = max(means[f"{name}_squared"] - means[name] ** 2, 0.0)
         result[f"{name}_spread"] = math.sqrt(variances[name])
+    if not targets:
+        return {name: value for name, value in result.items() if "target" not in name}
     scale = math.sqrt(math.prod(variances.values()))
     together = product - means["predicted_length"] * means["target_length"]
     result["length_target_correlation"] = together / scale if scale > 1e-6 else 0.0
@@ -430,11 +477,11 @@ def machine(device: torch.device) -> str:
 
 
 def _device(device: str | torch.device | None) -> torch.device:
-    if device is not None:
-        return torch.device(device)
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.type != "cuda" or chosen.index is not None:
+        return chosen
+    if local := os.environ.get("LOCAL_RANK"):
+        torch.cuda.set_device(int(local))
     return torch.device("cuda", torch.cuda.current_device())
 
 
@@ -448,59 +495,40 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
-def _checkpoint(folder: Path | None, resume: bool, workers: Workers) -> Checkpoint | None:
-    if folder is None:
-        return None
-    if not resume:
-        if checkpoint_paths(folder / "checkpoints"):
-            raise TrainingError(
-                f"{folder} already holds a run.", "Go on with --resume, or choose another --out."
-            )
-        # All look before the first writes.
-        distributed.wait_for_all()
-        return None
-    checkpoint, passed_over = latest_checkpoint(folder / "checkpoints")
-    if checkpoint is None and passed_over:
-        raise TrainingError(
-            f"No checkpoint in {folder} is whole. {passed_over[0]}", "Start the run again."
-        )
-    if checkpoint is not None and passed_over and workers.first:
-        warnings.warn(f"{passed_over[0]} Going on from {checkpoint.path}.", stacklevel=2)
-    return checkpoint
-
-
 def _stored_preset(checkpoint: Checkpoint) -> Preset:
     # As a `Preset`: what was no setting yet when the run began has its default.
     return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
 
 
-def _check_same(checkpoint: Checkpoint, preset: Preset) -> None:
-    before, now = (flatten(to_dict(each)) for each in (_stored_preset(checkpoint), preset))
-    different = sorted(
-        key
-        for key in before.keys() | now.keys()
-        if before.get(key) != now.get(key) and key not in MAY_CHANGE and key != "name"
-    )
-    if different:
-        told = ", ".join(f"{key} was {before.get(key)}, now {now.get(key)}" for key in different)
-        raise TrainingError(
-            f"The run in {checkpoint.path.parent.parent} has other settings: {told}.",
-            "Resume with the same ones, or start a new run in another --out.",
-        )
+def _check_same(checkpoint: Checkpoint, preset: Preset, images: int) -> None:
+    before = settings_of(_stored_preset(checkpoint), images=checkpoint.about["images"])
+    now = settings_of(preset, images=images)
+    check_same(checkpoint.folder, before, now, MAY_CHANGE)
+
+
+def settings_of(preset: Preset, **facts: Any) -> dict[str, Any]:
+    """What makes a run the one it is, by name: its preset, and facts beside it."""
+    return {**flatten(to_dict(preset)), **facts}
 
 
 class _Stop:
-    """Notes SIGTERM and SIGINT, so that the loop can end between two steps."""
+    """Notes SIGTERM and SIGINT, so that the loop can end between two steps.
+
+    Until it listens they do what they always do: before the first step there is nothing to keep.
+    """
 
     def __init__(self) -> None:
         self.asked = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Stop:
+        return self
+
+    def listen(self) -> None:
+        """Note signals from now on."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._note)
-        return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

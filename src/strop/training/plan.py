@@ -47,7 +47,7 @@ def describe(preset: Preset) -> dict[str, Any]:
         "trainable parameters": trainable,
         "teacher parameters": teacher_parameters(model.teacher.name),
         "phases": phases if curriculum.enabled else {"fixed length": (0, training.steps)},
-        "estimated memory, GB": round(estimated_memory(preset, trainable) / 1e9, 1),
+        "estimated memory, GB": round(estimated_memory(preset, trainable) / 1e9, 2),
         "paper hours on an H100": PAPER_HOURS.get((name, model.generator.width)),
     }
 
@@ -111,7 +111,7 @@ def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str
     early = first_probe if recipe.curriculum.enabled else training.steps
     late = seconds.get("phases 2 to 4", seconds["phase 1"])
     total = early * seconds["phase 1"] + (training.steps - early) * late
-    report["projected hours"] = round(total / 3600, 2)
+    report["projected hours"] = round(total / 3600, 4)
     return report
 
 

@@ -51,7 +51,8 @@ def plot_run(lines: Sequence[Line], phase_ends: Sequence[int], folder: Path) -> 
                 axes.plot(*zip(*points, strict=True), label=title)
         for end in phase_ends:
             axes.axvline(end, color="0.85", zorder=0)
-        axes.legend(frameon=False)
+        if len(axes.lines) > len(phase_ends):  # else nothing was held out to be measured on
+            axes.legend(frameon=False)
         written.append(_save(figure, folder / f"{name}.png"))
     return written
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
+from strop.data.stream import checked_images, image_batches
 from strop.errors import TrainingError
 from strop.images import Fit
 from strop.training import draws
@@ -118,12 +118,7 @@ def _read(
 ) -> Tensor:
     """All images of a dataset, (n, 3, size, size) uint8 on the CPU."""
     if isinstance(data, Tensor):
-        if data.dtype != torch.uint8 or data.shape[1:] != (3, size, size):
-            raise TrainingError(
-                f"The images are {tuple(data.shape)} of {data.dtype}.",
-                f"Give uint8 of shape (n, 3, {size}, {size}).",
-            )
-        return data.cpu()
+        return checked_images(data, size).cpu()
     dataset = open_dataset(data) if isinstance(data, str) else data
     fit: Fit = getattr(dataset, "fit", None) or "squash"
     batches = image_batches(

@@ -44,6 +44,10 @@ class Source(Protocol):
         """The field (B, S, d_enc), in the teacher's scale, of one of those batches."""
         ...
 
+    def report(self) -> str | None:
+        """A sentence on the broken images met so far, and their names; None if there were none."""
+        ...
+
 
 class FieldSource:
     """Fields (n, m, S, d_enc), in memory or mapped from a cache: m versions of each image, of
@@ -98,6 +102,9 @@ class FieldSource:
         """See `Source`."""
         return self.fields[loaded[0]] if self.resident else loaded[0]
 
+    def report(self) -> None:
+        """See `Source`: what is broken has no field."""
+
 
 class ImageSource:
     """Images of a dataset; the teacher runs in the step."""
@@ -150,6 +157,10 @@ class ImageSource:
         images, chance = loaded
         return online_field(self.teacher, images, chance, self.training)
 
+    def report(self) -> str | None:
+        """See `Source`."""
+        return self.loader.report()
+
 
 class ResidentImageSource:
     """Images (n, 3, H, H) uint8 that lie on the device; the teacher runs in the step."""
@@ -184,6 +195,9 @@ class ResidentImageSource:
         """See `Source`."""
         rows, chance = loaded
         return online_field(self.teacher, self.pixels[rows], chance, self.training)
+
+    def report(self) -> None:
+        """See `Source`: what is broken did not become a tensor."""
 
 
 def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:

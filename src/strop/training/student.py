@@ -59,14 +59,13 @@ class Student(nn.Module):
 class Target(nn.Module):
     """What a network's field becomes as a target: each channel with mean 0 and spread 1.
 
-    label   the network's name in logs
-    weight  of its part of the loss
+    label  the network's name in logs
     """
 
-    def __init__(self, label: str, weight: float, fields: Sequence[Tensor]) -> None:
+    def __init__(self, label: str, fields: Sequence[Tensor]) -> None:
         """Measure on a sample: `fields` are of shape (B, S, d)."""
         super().__init__()
-        self.label, self.weight = label, weight
+        self.label = label
         for name, sample in (
             ("patch", torch.cat([field.flatten(0, 1) for field in fields])),
             ("pooled", torch.cat([field.mean(1) for field in fields])),

@@ -13,11 +13,15 @@ from torch import Tensor
 
 from strop.config import override
 from strop.data.record import Dataset
-from strop.errors import ConfigError
+from strop.data.spec import open_dataset
+from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, read_json, write_json
-from strop.training.loop import train
+from strop.training import distributed
+from strop.training.checkpoint import check_same
+from strop.training.loop import MAY_CHANGE, settings_of, train
 from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
+from strop.training.sources import split
 
 
 def sweep(
@@ -26,40 +30,79 @@ def sweep(
     axes: Mapping[str, Sequence[Any]],
     *,
     out: PathLike,
+    validation: str | Dataset | Tensor | None = None,
     say: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Train `preset` at every combination of `axes`; `sweep.json` and `frontier.png` in `out`.
 
-    axes     dotted keys and their values: `{"model.quantizer.codes": [256, 1024]}`
-    options  go to `train`
+    axes        dotted keys and their values: `{"model.quantizer.codes": [256, 1024]}`
+    validation  images to measure on; by default some of `data` are kept back
+    options     go to `train`
 
-    Called again, it goes on: finished runs are read back, a broken-off one is resumed.
+    Called again, it goes on: finished runs are read back, a broken-off one is resumed. Runs of
+    other settings or data are refused.
     """
     preset = load_preset(preset) if isinstance(preset, str) else preset
     if not axes or not all(axes.values()):
         raise ConfigError("The sweep has nothing to vary.", "Give --axis training.seed=0,1,2.")
-    folder, results = Path(out), []
-    for values in itertools.product(*axes.values()):
-        chosen = dict(zip(axes, values, strict=True))
+    combinations = [
+        dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())
+    ]
+    presets = [override(preset, chosen) for chosen in combinations]
+    images = len(open_dataset(data) if isinstance(data, str) else data)
+    if validation is None:
+        for varied in presets:
+            _check_held_out(images, varied.training.held_out)
+    facts = {
+        "images": images,
+        "data": _told(data),
+        "validation": _told(validation),
+        "teacher": options.get("teacher"),
+    }
+    folder, results, first = Path(out), [], distributed.this_process().first
+    say = say if first else lambda text: None
+    for chosen, varied in zip(combinations, presets, strict=True):
         name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
-        done = folder / name / "result.json"
-        if done.is_file():
+        done, settings = folder / name / "result.json", settings_of(varied, **facts)
+        entry = read_json(done, "sweep-run", 1) if done.is_file() else {}
+        if before := entry.pop("trained", None):  # not in older ones: `train` looks at its own
+            check_same(folder / name, before, settings, MAY_CHANGE)
             say(f"{name}: done before")
-            results.append(read_json(done, "sweep-run", 1))
+            results.append(entry)
             continue
         say(name)
-        varied = override(preset, chosen)
         # A function keeps eight compiled versions at most, and every run makes two.
         torch.compiler.reset()
-        result = train(varied, data, out=folder / name, resume=True, **options)
+        result = train(
+            varied, data, out=folder / name, validation=validation, resume=True, **options
+        )
         if not result.finished:
             break
         bits = result.metrics["length_mean"] * math.log2(varied.model.quantizer.codes)
         entry = {"name": name, "settings": chosen, "bits": bits, **result.metrics}
-        write_json(done, "sweep-run", 1, entry)
         results.append(entry)
-    write_json(folder / "sweep.json", "sweep", 1, {"runs": results})
-    if results:
-        plot_frontier(results, folder / "frontier.png")
+        if first:
+            write_json(done, "sweep-run", 1, {**entry, "trained": settings})
+    if first:
+        write_json(folder / "sweep.json", "sweep", 1, {"runs": results})
+        if results:
+            plot_frontier(results, folder / "frontier.png")
     return results
+
+
+def _check_held_out(images: int, held_out: int) -> None:
+    """Refuse a run that would have nothing to say of itself once it has trained."""
+    if not len(split(images, held_out)[1]):
+        raise TrainingError(
+            f"There is no image to measure on: of {images}, training.held_out = {held_out} keeps "
+            "none back.",
+            "Name some with --val, or use 10 images at least and a training.held_out above 0.",
+        )
+
+
+def _told(data: str | Dataset | Tensor | None) -> str | None:
+    """How data is told from other data, as far as it has a name."""
+    if isinstance(data, Tensor):
+        return f"{len(data)} in memory"
+    return data if data is None or isinstance(data, str) else data.name
