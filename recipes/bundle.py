@@ -16,15 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import fields_of, images_of, measure
+from measure import fields_of, images_of, measure, object_counts
 
 import strop
+from strop.data.spec import open_dataset
 from strop.evaluation.alignment import HEADLINE, evaluate_model
+from strop.evaluation.features import encode_fields
 from strop.files import read_json, write_json
 from strop.model.checkpoint import load_folder, save_folder
 from strop.model.tokenizer import Tokenizer
+from strop.statistics import pearson
 
 FORMAT = ("bundled", 1)
+CHECKED = (*HEADLINE, "length_mean")
+"""Of every model, on the small set."""
 
 
 def main() -> None:
@@ -52,11 +57,12 @@ def main() -> None:
     }
     results = read_json(path, *FORMAT) if path.is_file() else {}
     if {key: results.get(key) for key in asked} != asked:  # else only the card is made anew
+        fitted = fields_of(tokenizer, images_of(tokenizer, arguments.fit))
         results = {
             **asked,
-            "measured": measure(tokenizer, arguments.data, arguments.fit),
+            "measured": measure(tokenizer, arguments.data, fitted),
             "check": {"data": plain(arguments.check), **check(tokenizer, arguments.check)},
-            "also": {plain(spec): measure(tokenizer, spec) for spec in arguments.also},
+            "also": {plain(spec): measure(tokenizer, spec, fitted) for spec in arguments.also},
         }
         write_json(path, *FORMAT, results)
     about = tokenizer.about
@@ -80,42 +86,64 @@ def travelling(folder: str) -> Tokenizer:
 
 
 def check(tokenizer: Tokenizer, spec: str) -> dict[str, float]:
-    """The headline figures on a small set."""
-    values = evaluate_model(tokenizer, fields_of(tokenizer, images_of(tokenizer, spec)))["values"]
-    return {name: values[name] for name in HEADLINE}
+    """The headline figures on a small set, its mean length and, for scenes, Pearson's r."""
+    fields = fields_of(tokenizer, images_of(tokenizer, spec))
+    lengths = encode_fields(tokenizer, fields).lengths.cpu().numpy()
+    values = evaluate_model(tokenizer, fields)["values"]
+    found = {"images": len(fields), **{name: values[name] for name in CHECKED}}
+    if (objects := object_counts(open_dataset(spec))) is not None:
+        found["pearson"] = pearson(lengths, objects)
+    return found
 
 
 def told(results: dict[str, Any]) -> dict[str, float | str]:
     """The figures for the card, by the names they have there."""
     found = results["measured"]
-    values, budget = found["values"], found["budgets"][0]
+    values = found["values"]
+    own, whole = found["budgets"]
     metrics: dict[str, float | str] = {name: values[name] for name in HEADLINE}
-    metrics |= {f"{name} of the mean field": values[f"{name}_mean_field"] for name in HEADLINE}
-    for name, scores in budget["baselines"].items():
-        metrics |= {f"{each} of {name} at equal bits": scores[each] for each in HEADLINE}
-    metrics |= {
-        f"{name}, margin over the best of these": budget["margin"][name] for name in HEADLINE
-    }
-    metrics["bits a program, mean"] = budget["bits"]
+    metrics |= _beside(own, "at equal bits")
+    metrics["bits a program, mean"] = own["bits"]
+    metrics |= {f"{name} at all K": whole["model"][name] for name in HEADLINE}
+    metrics |= _beside(whole, "at the bits of all K")
+    metrics["bits of all K"] = whole["bits"]
     metrics |= {
         name.replace("_", " "): values[name] for name in values if name.startswith("length")
     }
     metrics["codes in use"] = values["codebook_used"]
-    metrics |= {f"preview, {name}": value for name, value in found.get("preview", {}).items()}
-    for where, part in {
-        "": found,
-        **{f" on {name}": each for name, each in results["also"].items()},
-    }.items():
-        if where:
-            metrics |= {f"{name}{where}": part["values"][name] for name in HEADLINE}
-        if "complexity" in part:
-            follows = part["complexity"]
-            metrics[f"length against objects, Pearson r{where}"] = follows["pearson"]["value"]
-            metrics[f"length against objects, Spearman r{where}"] = follows["spearman"]["value"]
-            if "percentiles" in follows:
-                ratio = follows["percentiles"]["ratio"]
-                metrics[f"95th percentile at ten objects over 5th at three{where}"] = ratio
+    metrics |= {f"preview, {name}": value for name, value in found["preview"].items()}
+    metrics |= _complexity(found, "")
+    for name, part in results["also"].items():
+        metrics |= {f"{score} on {name}": part["values"][score] for score in HEADLINE}
+        metrics |= _beside(part["budgets"][0], f"at equal bits on {name}")
+        metrics |= _complexity(part, f" on {name}")
     return metrics
+
+
+def _beside(budget: dict[str, Any], where: str) -> dict[str, float]:
+    """What else is there for as many bits, and how far above the best of it the model is."""
+    scores = {
+        f"{score} of {name} {where}": values[score]
+        for name, values in budget["baselines"].items()
+        for score in HEADLINE
+    }
+    margins = {f"{score}, margin {where}": budget["margin"][score] for score in HEADLINE}
+    return scores | margins
+
+
+def _complexity(part: dict[str, Any], where: str) -> dict[str, float]:
+    """How lengths follow the number of objects, where objects are known."""
+    if "complexity" not in part:
+        return {}
+    follows = part["complexity"]
+    found = {
+        f"length against objects, {name.title()} r{where}": follows[name]["value"]
+        for name in ("pearson", "spearman")
+    }
+    if "percentiles" in follows:
+        ratio = follows["percentiles"]["ratio"]
+        found[f"95th percentile at ten objects over 5th at three{where}"] = ratio
+    return found
 
 
 def plain(spec: str) -> str:

@@ -5,7 +5,8 @@
 
 Rows are named in `PAPER` and `TRIALS`: the paper's five, with a decoder, and what was tried to make
 lengths and programs better, each with a codebook of 64. Rows that are asked for together share the
-teacher's fields. Nothing is chosen by looking at `--clevr`.
+teacher's fields. Nothing is chosen by looking at `--clevr`. The tables of docs/clevr.md are made
+from what lies in benchmarks/results/clevr: move a row there to have it in them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from measure import length_by_objects
 
 from strop.cli.console import err
+from strop.data.spec import open_dataset
 from strop.evaluation.suites import evaluate
 from strop.files import write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
@@ -101,24 +103,37 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scenes", type=int, default=49_152, help="scenes to train on")
     parser.add_argument("--held-out", type=int, default=2_000)
-    parser.add_argument("--clevr", help="spec of CLEVR scenes to report on as well")
+    parser.add_argument("--clevr", help="spec of Blender's scenes to report on as well: clevr:PATH")
     parser.add_argument("--steps", type=int, default=FAST["training.steps"])
     parser.add_argument("--batch", type=int, default=FAST["training.batch"])
     parser.add_argument("--decoder-steps", type=int, default=500)
     parser.add_argument("--runs", default="runs/clevr", help="folder for models and checkpoints")
-    parser.add_argument("--out", default="benchmarks/results/clevr", help="folder for the figures")
+    parser.add_argument("--out", default="runs/clevr/results", help="folder for the figures")
     arguments = parser.parse_args()
+    # What would fail after minutes of training is better said now.
+    if arguments.clevr and not arguments.clevr.startswith("clevr:"):
+        parser.error(f"--clevr {arguments.clevr}: give clevr:PATH")
+    if arguments.clevr:
+        open_dataset(arguments.clevr)
+    for folder in (Path(arguments.out) / name_of(row, arguments) for row in arguments.rows):
+        if folder.exists():
+            parser.error(f"{folder} is there already: move it away, or give another --out")
 
     for row in arguments.rows:
         torch.compiler.reset()  # a function keeps eight compiled versions at most
         train_row(row, arguments)
 
 
+def name_of(row: str, arguments: argparse.Namespace) -> str:
+    """Of a run: the row, and its teacher and seed where they are not those of most rows."""
+    teacher = Path(arguments.teacher).name
+    parts = [row, *([] if teacher == "vits14-focus" else [teacher])]
+    return "-".join([*parts, *([f"seed{arguments.seed}"] if arguments.seed else [])])
+
+
 def train_row(row: str, arguments: argparse.Namespace) -> None:
     """Train and measure one row."""
     teacher, runs = Path(arguments.teacher).name, Path(arguments.runs)
-    named = [row, *([] if teacher == "vits14-focus" else [teacher])]
-    named += [f"seed{arguments.seed}"] if arguments.seed else []
     preset, changes = ROWS[row]
     asked = {
         "training.seed": arguments.seed,
@@ -132,7 +147,7 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
     result = train(
         plan,
         scenes.format(arguments.scenes),
-        out=runs / "-".join(named),
+        out=runs / name_of(row, arguments),
         cache=runs / f"{teacher}.safetensors",
         teacher=arguments.teacher,
         callbacks=[rate, ProgressBar(err)],

@@ -27,14 +27,13 @@ RATED, SHOWN = 512, 256
 """Images whose every prefix is interpreted, and images whose preview is compared."""
 
 
-def measure(tokenizer: Tokenizer, spec: str, fit: str | None = None) -> dict[str, Any]:
+def measure(tokenizer: Tokenizer, spec: str, fitted: Tensor) -> dict[str, Any]:
     """Alignment, lengths, every forced length, preview and, for scenes, lengths against objects.
 
-    With `fit`, also baselines of equal bits, fitted on that.
+    Baselines of equal bits are fitted on the fields `fitted` (n, S, d_enc).
     """
     images = images_of(tokenizer, spec)
     fields = fields_of(tokenizer, images)
-    fitted = fields_of(tokenizer, images_of(tokenizer, fit)) if fit else None
     program = encode_fields(tokenizer, fields)
     found = align(tokenizer, fields, program, fit=fitted)
     curves = curves_of(tokenizer, program[:RATED], fields[:RATED])

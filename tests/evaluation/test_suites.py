@@ -188,9 +188,16 @@ def test_all_leaves_out_what_cannot_be_and_says_why(make_tokenizer, folders, tmp
 
 
 def test_images_to_fit_on_may_not_be_measured(tokenizer, folders, tmp_path):
-    val, _ = folders
+    _, train = folders
     with pytest.raises(DataError, match="also trained on"):
-        evaluate(tokenizer, [val], tmp_path, suites=["alignment"], train=[f"{val}?limit=5"])
+        evaluate(tokenizer, [f"{train}?limit=5"], tmp_path, suites=["alignment"], train=[train])
+
+
+def test_too_few_images_to_fit_on_are_refused_before_any_work(tokenizer, folders, tmp_path):
+    val, train = folders
+    with pytest.raises(DataError, match="15 images to fit the baselines on"):
+        evaluate(tokenizer, [val], tmp_path, suites=["alignment"], train=[f"{train}?limit=15"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_features_are_those_that_encoding_gives(tokenizer, folders):

@@ -107,6 +107,7 @@ MEASURES: dict[str, Measure] = {
     ),
     # Pixels.
     "ssim": Measure("SSIM", "structural similarity of the decoder's preview to the image"),
+    "ssim_mean_image": Measure("SSIM, mean image", "SSIM of the mean image: no bits", ""),
     "lpips": Measure("LPIPS", "perceptual distance of the preview to the image", "lower"),
     # Probes.
     "miou": Measure("mIoU", "mean over classes of intersection / union", unit="%", digits=1),

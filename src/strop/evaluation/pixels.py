@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from strop.errors import ModelError
 from strop.evaluation.context import Context
@@ -26,6 +28,17 @@ def check(tokenizer: Tokenizer, protocol: str) -> None:
             "This model has no pixel decoder to measure.",
             "Train one with `strop train-decoder MODEL`.",
         )
+
+
+def ssim_of_mean(batches: Sequence[Tensor]) -> float:
+    """SSIM of the mean of all images, uint8 batches (b, 3, H, H), shown for each of them.
+
+    Smooth images have much in common with any other, so that SSIM has a high floor on them.
+    """
+    count = sum(map(len, batches))
+    total = sum((batch.double().sum(dim=0) for batch in batches), torch.zeros(()))
+    mean = (total / count / 255).float()
+    return sum(ssim(mean.expand(b.shape), b.float() / 255).sum().item() for b in batches) / count
 
 
 @torch.no_grad()
@@ -54,7 +67,10 @@ def run(context: Context) -> dict[str, Any]:
     note = {} if lpips else {"note": "LPIPS needs weights, which were not given: see --lpips."}
     return {
         "images": len(val),
-        "values": {name: each.value for name, each in found.items()},
+        "values": {
+            **{name: each.value for name, each in found.items()},
+            "ssim_mean_image": ssim_of_mean(val.images.split(_CHUNK)),
+        },
         "intervals": {name: [each.low, each.high] for name, each in found.items()},
         **note,
     }

@@ -43,7 +43,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "bits_entropy",
         "compression",
     ),
-    "pixels": ("ssim", "lpips"),
+    "pixels": ("ssim", "ssim_mean_image", "lpips"),
     "rate": (
         "length_mean",
         "r2",

@@ -13,6 +13,7 @@ import torch
 from strop.config import to_dict
 from strop.errors import ConfigError, DataError, StropError, did_you_mean
 from strop.evaluation import alignment, pixels, rate
+from strop.evaluation.baselines.fit import check_enough
 from strop.evaluation.context import Context, Report
 from strop.evaluation.parts import Part, Run, Source, open_sources
 from strop.evaluation.probes import suites as probes
@@ -142,6 +143,8 @@ def check_suites(names: Sequence[str]) -> list[str]:
 def check_data(suite: str, source: Source) -> None:
     """Refuse data that a suite cannot be asked on."""
     part = SUITES[suite].part
+    if suite == "alignment" and source.train is not None:
+        check_enough(len(source.train))
     if part is None:
         return
     if source.train is None:

@@ -2,8 +2,7 @@
 
 Every baseline is fitted on fields that are not measured, spends at most the budget on an image at
 a fixed rate, and knows the mean field of the fitted images for nothing. Where a kind leaves a
-choice of layout, the choice is made on a slice of the fitted fields, so that the baseline is as
-strong as its kind allows.
+choice of layout, the choice is made on a slice of the fitted fields, in the baseline's favour.
 
 mean-field  no bits: the mean over images at each location
 kmeans      a VQ grid: square blocks of locations, each written as one code, or as a few of a

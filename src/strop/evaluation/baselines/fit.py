@@ -17,6 +17,15 @@ from strop.model.tokenizer import TokenizerConfig
 LEAST_IMAGES = 16
 
 
+def check_enough(images: int) -> None:
+    """Refuse to fit baselines on a handful of images."""
+    if images < LEAST_IMAGES:
+        raise DataError(
+            f"There are {images} images to fit the baselines on.",
+            f"Give at least {LEAST_IMAGES}; a thousand make a fair comparison.",
+        )
+
+
 def fit_baselines(
     fields: Tensor,
     bits: float,
@@ -30,11 +39,7 @@ def fit_baselines(
     An eighth of the fields is held back to choose between layouts. `config` is the model's that
     they stand beside.
     """
-    if len(fields) < LEAST_IMAGES:
-        raise DataError(
-            f"There are {len(fields)} images to fit the baselines on.",
-            f"Give at least {LEAST_IMAGES}; a thousand make a fair comparison.",
-        )
+    check_enough(len(fields))
     fields = fields.to(device, torch.float32)
     mean = fields.mean(dim=0)
     around = fields - mean

@@ -1,7 +1,7 @@
 """A plain VQ grid of equal bits: blocks of locations, each written as codes of k-means codebooks.
 
 At few bits a location cannot have a code of its own. The grid then has larger blocks: at 640 bits
-and 16 x 16 locations, 2 x 2 locations share one of 1024 codes.
+and 16 x 16 locations, say, 2 x 2 locations share one of 1024 codes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from strop.evaluation.baselines.code import Code
+from strop.random import seeded
 
 MOST_CODES = 1024  # of one codebook; further bits go to a codebook for what the first left over
 MOST_CODEBOOKS = 4
@@ -69,8 +70,7 @@ def _sample(blocks: Tensor, generator: torch.Generator) -> Tensor:
 def _principal(blocks: Tensor, seed: int) -> Tensor:
     """The directions (D, at most MOST_WIDTH) in which blocks (N, D) vary most."""
     width = min(MOST_WIDTH, *blocks.shape)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         return torch.svd_lowrank(blocks, width)[2]
 
 

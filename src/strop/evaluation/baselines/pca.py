@@ -18,7 +18,7 @@ from torch import Tensor
 from strop.evaluation.baselines.code import Code
 
 MOST_BITS = 8  # of one coefficient
-MOST_IMAGES = 4096  # for the joint transform, whose cost grows with their square
+MOST_IMAGES = 8192  # for the joint transform, whose cost grows with their square
 MOST_COMPONENTS = 1024
 
 

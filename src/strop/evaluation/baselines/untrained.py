@@ -11,6 +11,7 @@ from torch import Tensor
 from strop.evaluation.baselines.code import Code
 from strop.evaluation.features import encode_fields
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.random import seeded
 
 MOST_IMAGES = 256
 RIDGE = 1e-2
@@ -29,8 +30,7 @@ def untrained(
     if length < 1:
         return []
     fields = fields[:MOST_IMAGES]
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         tokenizer = Tokenizer(replace(config, decoder=None)).to(fields.device).eval()
         uniform = torch.rand(config.quantizer.codes).to(fields.device)
     tokenizer.quantizer.begin(tokenizer.generator(fields[:64] * config.teacher.scale), uniform)

@@ -1,0 +1,48 @@
+"""Recipes that train for minutes say at once what would stop them afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def clevr(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(RECIPES / "clevr.py"), "64", "price", "--teacher", "tiny"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_a_row_that_is_there_is_not_trained_over(tmp_path: Path) -> None:
+    (tmp_path / "price-tiny-seed3").mkdir()
+    done = clevr("--out", str(tmp_path), "--seed", "3", "--runs", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert "price-tiny-seed3 is there already: move it away, or give another --out" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_only_blenders_scenes_are_reported_on_beside(tmp_path: Path) -> None:
+    done = clevr("--out", str(tmp_path), "--clevr", "scenes:?n=4")
+    assert done.returncode == 2
+    assert "give clevr:PATH" in done.stderr
+
+
+@pytest.mark.parametrize("script", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
+def test_scripts_are_sound_shell(script: Path) -> None:
+    done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("script", "lacks"), [("tiny", "GROUPING"), ("photos", "PHOTOS")])
+def test_scripts_ask_for_what_they_need(script: str, lacks: str) -> None:
+    done = subprocess.run(
+        ["bash", str(RECIPES / f"{script}.sh")],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode != 0
+    assert lacks in done.stderr
