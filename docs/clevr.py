@@ -12,8 +12,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from strop.config import flatten, to_dict
-from strop.data.spec import parse_spec
+from strop.data.scenes import ScenesDataset, sampling
+from strop.data.spec import open_dataset, parse_spec
+from strop.errors import DataError
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import Block, Picture, Points, Table, Text, to_markdown
 from strop.evaluation.paper import cells as paper_cells
@@ -21,16 +25,18 @@ from strop.evaluation.parts import Part
 from strop.evaluation.report import read_runs
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes, save_figure
 from strop.files import read_json
+from strop.statistics import pearson
 from strop.training.preset import load_preset
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results" / "clevr"
+FLOOR = RESULTS.parent / "mean_image.json"
 IMAGES = DOCS / "images" / "clevr"
 
 LINES = {
-    "32": (PALETTE[0], "-"),
+    "32": ("#bbbbbb", "-"),
     "64": (PALETTE[6], "-"),
-    "128": (PALETTE[1], "-"),
+    "128": ("#666666", "-"),
     "64-fixed": (MUTED, "-"),
     "128-fixed": (MUTED, "-"),
     "ceiling": (PALETTE[0], "-"),
@@ -42,6 +48,21 @@ LINES = {
     "together": (PALETTE[3], "-."),
 }
 """The rows in their order, each with the colour and style of its line in the figures."""
+
+MARKERS = {"-": "o", "--": "s", "-.": "D", ":": "^"}
+"""What stands on a line of each style, so that lines of one colour can be told apart."""
+
+PAPER_HOURS = {
+    "clevr-32": 27.0,
+    "clevr-64": 27.3,
+    "clevr-128": 27.3,
+    "clevr-64-fixed": 24.7,
+    "clevr-128-fixed": 24.9,
+}
+"""Of one H100: Appendix F's second table, and its text for 32 codes."""
+
+PAPER_LENGTHS = {"clevr-32": ("≈ 0.74", "8 to 32")}
+"""Pearson r (section 4, with a figure of 32 codes) and range of lengths (Appendix F)."""
 
 REFERENCE, TEACHER = "64", "vits14-focus"
 """The paper's row that trials change, and the teacher of most rows."""
@@ -98,18 +119,21 @@ class Row:
 def read_rows(folder: Path) -> list[Row]:
     """Every row that is there, in the order of the study."""
     rows = [
-        Row(
-            path.parent.name,
-            read_json(path, "clevr", 1),
-            {
-                (parse_spec(part["data"]).kind, part["suite"]): part
-                for part in read_runs([path.parent])
-            },
-        )
+        Row(path.parent.name, read_json(path, "clevr", 1), _parts(path.parent))
         for path in folder.glob("*/row.json")
     ]
     place = {name: number for number, name in enumerate(LINES)}
     return sorted(rows, key=lambda row: (place.get(row.facts["row"], len(place)), row.name))
+
+
+def _parts(folder: Path) -> dict[tuple[str, str], Part]:
+    parts: dict[tuple[str, str], Part] = {}
+    for part in read_runs([folder]):
+        key = parse_spec(part["data"]).kind, part["suite"]
+        if key in parts:
+            raise DataError(f"{folder} has two parts of {key}.", "Delete the one that is stale.")
+        parts[key] = part
+    return parts
 
 
 def measured_on(rows: Iterable[Row], kind: str, suite: str = "alignment") -> list[Row]:
@@ -132,7 +156,7 @@ def settings(rows: list[Row]) -> Iterator[Block]:
         for key, value in run.items()
         if key in paper and paper[key] != value and key.split(".")[-1] not in LOGISTICS
     ]
-    yield Table(["setting", "paper", "here"], differs)
+    yield Table(["setting", "the paper's preset", "here"], differs)
 
 
 def tables(rows: list[Row]) -> Iterator[Block]:
@@ -142,13 +166,16 @@ def tables(rows: list[Row]) -> Iterator[Block]:
         some = measured_on(ours, kind)
         if not some:
             continue
-        shown = [name for name in COLUMNS if any(name in row.values(kind) for row in some)]
+        known = [found for row in some for found in (row.values(kind), _paper(row.facts["preset"]))]
+        shown = [name for name in COLUMNS if any(name in found for found in known)]
         yield Text(f"On {some[0].images(kind):,} {told}:")
         yield Table(["", *(MEASURES[name].heading for name in shown)], _beside(some, kind, shown))
+        yield from _without_bits(some, kind)
         yield from _seeds(some, kind, shown)
         yield from _cost_of_lengths(some, kind)
     yield Text(f"What training took on one {rows[0].facts['machine']}:")
-    yield Table(["", "minutes", "img/s", "images seen", "the paper's"], list(map(_cost, rows)))
+    header = ["", "minutes", "img/s", "images seen", "the paper's images", "the paper's hours"]
+    yield Table(header, list(map(_cost, rows)))
 
 
 def _beside(rows: list[Row], kind: str, shown: list[str]) -> list[list[str]]:
@@ -172,11 +199,23 @@ def _cost(row: Row) -> list[str]:
         f"{facts['minutes']:.1f}",
         f"{facts['images_per_second']:,.0f}",
         *(f"{seen / 1e6:.1f} M" for seen in (facts["images_seen"], paper.steps * paper.batch)),
+        f"{PAPER_HOURS[facts['preset']]:.1f}",
     ]
 
 
 def _paper(preset: str) -> dict[str, float]:
     return {cell.measure: cell.value for cell in paper_cells() if cell.variant == preset}
+
+
+def _without_bits(rows: list[Row], kind: str) -> Iterator[Block]:
+    """What one field for all images has, which says how easy each teacher's fields are."""
+    found = {row.facts["teacher"]: row.values(kind)["r2_mean_field"] for row in rows}
+    told = ", ".join(f"{_number(r2, 3)} of `{teacher}`" for teacher, r2 in found.items())
+    image = read_json(FLOOR, "benchmark", 1)["sets"][kind]["ssim"]
+    yield Text(
+        f"The mean field, one for all images, has R² {told}; the mean image has SSIM "
+        f"{MEASURES['ssim'].format(image)}."
+    )
 
 
 def _seeds(rows: list[Row], kind: str, shown: list[str]) -> Iterator[Block]:
@@ -239,6 +278,9 @@ def lengths(rows: list[Row]) -> Iterator[Block]:
                     _number(found.get("percentiles", {}).get("ratio"), 2),
                 ]
             )
+            if row.facts["preset"] in PAPER_LENGTHS:
+                correlation, lengths = PAPER_LENGTHS[row.facts["preset"]]
+                body.append(["the paper's", correlation, "–", lengths, *["–"] * (len(counts) + 1)])
         yield Table([*header, "95 % at ten over 5 % at three"], body)
     yield from _picture("lengths", "Mean length by the number of objects, on held-out scenes")
 
@@ -292,8 +334,10 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
         "": f"`{row.name}`",
         "R² at its own lengths": r2(values["r2"]),
         **{f"at {length}": r2(curve[length - 1]) for length in forced},
+        "K above own": f"{curve[-1] - values['r2']:+.4f}",
         "mean length": MEASURES["length_mean"].format(values["length_mean"]),
         "Pearson r": _number(_correlation(row, kind), 3),
+        **_searched(rate),
         MEASURES["codebook_effective"].heading: MEASURES["codebook_effective"].format(
             aligned["codebook_effective"]
         ),
@@ -303,6 +347,16 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
     if "margin_r2" in aligned:
         cells["above the best baseline"] = MEASURES["margin_r2"].format(aligned["margin_r2"])
     return cells
+
+
+def _searched(rate: Part) -> dict[str, str]:
+    """How the lengths that a search finds follow the objects, where it is known how many."""
+    dataset = open_dataset(rate["data"]) if parse_spec(rate["data"]).kind == HELD_OUT else None
+    if not isinstance(dataset, ScenesDataset):
+        return {}
+    objects = sampling.object_counts(dataset.seed, range(rate["images"])).numpy()
+    searched = np.array(rate["lengths"]["searched"])
+    return {"of a search": _number(pearson(searched, objects), 3)}
 
 
 def _tried(rows: list[Row], kind: str) -> list[Row]:
@@ -353,7 +407,7 @@ def draw_lengths(paper: list[Row], tried: list[Row]) -> None:
         axes = plain_axes(figure, "objects in the scene", "mean length", position)
         for row in rows:
             means = row.facts["complexity"][HELD_OUT]["mean_length"]
-            axes.plot([*map(int, means)], [*means.values()], marker="o", ms=3.5, **_line(row))
+            axes.plot([*map(int, means)], [*means.values()], ms=4, **_line(row))
         _legend(axes)
         panels.append(axes)
     panels[1].sharey(panels[0])
@@ -363,29 +417,32 @@ def draw_lengths(paper: list[Row], tried: list[Row]) -> None:
 
 
 def draw_rates(rows: list[Row]) -> None:
-    """R² by forced length, whole and from K / 4 on; a ring is at the lengths that a row chose."""
+    """R² by forced length, to K / 4 and from there on; a hollow mark is what a row chose."""
     figure = new_figure(10.5, 4.4)
     rates = [row.parts[HELD_OUT, "rate"] for row in rows]
     longest = rates[0]["curve"]["length"][-1]
-    for position, shortest in ((121, 1), (122, longest // 4)):
+    for position, first, last in ((121, 1, longest // 4), (122, longest // 4, longest)):
         axes = plain_axes(figure, "forced length", "R²", position)
         for row, rate in zip(rows, rates, strict=True):
             line, chosen = _line(row), rate["values"]
-            part = slice(shortest - 1, None)
-            axes.plot(rate["curve"]["length"][part], rate["curve"]["r2"][part], **line)
-            ring = {"mfc": "white", "mec": line["color"], "mew": 1.8, "zorder": 5}
-            axes.plot(chosen["length_mean"], chosen["r2"], "o", ms=7, **ring)
+            x, y = (rate["curve"][name][first - 1 : last] for name in ("length", "r2"))
+            axes.plot(x, y, markevery=[], **line)
+            if first <= chosen["length_mean"] <= last:
+                hollow = {"ms": 7, "mfc": "white", "mec": line["color"], "mew": 1.8, "zorder": 5}
+                axes.plot(chosen["length_mean"], chosen["r2"], line["marker"], **hollow)
+        axes.set_title(f"{first} to {last} tokens", size=10)
     _legend(axes)
     save_figure(figure, IMAGES / "rate.png")
 
 
 def _line(row: Row) -> dict[str, Any]:
-    """How the row's line looks; another seed is dashed, another teacher dotted."""
+    """How the row's line looks; another seed's is dashed, another teacher's dotted."""
     facts = row.facts
     colour, style = LINES.get(facts["row"], (MUTED, "-"))
     style = ":" if facts["teacher"] != TEACHER else "--" if facts["seed"] else style
     width = 2.2 if row.name == REFERENCE else 1.5
-    return {"color": colour, "ls": style, "lw": width, "label": row.name}
+    drawn = {"color": colour, "ls": style, "lw": width, "marker": MARKERS[style]}
+    return {**drawn, "label": row.name}
 
 
 def _legend(axes: Any) -> None:
@@ -394,7 +451,7 @@ def _legend(axes: Any) -> None:
     lines = sorted(zip(handles, names, strict=True), key=lambda each: -each[0].get_ydata()[-1])
     if lines:
         place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-        axes.legend(*zip(*lines, strict=True), frameon=False, fontsize=8, **place)
+        axes.legend(*zip(*lines, strict=True), frameon=False, fontsize=8, handlelength=3.5, **place)
 
 
 def _picture(name: str, caption: str) -> Iterator[Block]:

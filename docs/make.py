@@ -79,20 +79,15 @@ def encode() -> str:
 
 
 def rendering() -> str:
-    """Rendering speed: absolute on a named GPU, and on this many CPU cores."""
-    lines = []
-    if gpu := result("render_cuda"):
-        lines.append(
-            f"Rendering scenes of {gpu['size']} px on one {gpu['machine']['device']}: "
-            f"{gpu['images_per_s']:,.0f} images/s, {gpu['images_per_s_with_sampling']:,.0f} with "
-            "the sampling of the scenes."
-        )
-    if cpu := result("render_cpu"):
-        lines.append(
-            f"On {cpu['machine']['cores']} CPU cores, with sampling: "
-            f"{cpu['images_per_s_all_workers']:.0f} images/s."
-        )
-    return " ".join(lines)
+    """Rendering speed, on a named GPU."""
+    gpu = result("render_cuda")
+    if not gpu:
+        return ""
+    return (
+        f"Rendering scenes of {gpu['size']} px on one {gpu['machine']['device']}: "
+        f"{gpu['images_per_s']:,.0f} images/s, {gpu['images_per_s_with_sampling']:,.0f} with "
+        "the sampling of the scenes."
+    )
 
 
 def rendering_cost() -> str:
@@ -151,12 +146,18 @@ def probe_protocols() -> str:
 def teacher_quality() -> str:
     """Figures of teachers' fields."""
     found = result("teacher_quality")
-    names = {"miou": "mIoU, %", "map": "mAP, %", "grouping_auc": "grouping AUC"}
+
+    def probed(row: dict[str, Any], suite: str, name: str) -> str:
+        low, high = row[suite]["intervals"][name]
+        return f"{row[name]:.1f} ({low:.1f} to {high:.1f})"
+
     rows = [
         [
             f"`{row['teacher']}`",
             f"{row['parameters'] / 1e6:.1f} M",
-            *(f"{row[name]:.{digits}f}" for name, digits in zip(names, (1, 1, 3), strict=True)),
+            probed(row, "segmentation", "miou"),
+            probed(row, "multilabel", "map"),
+            f"{row['grouping_auc']:.3f}",
             f"{row['effective_rank']:.1f} of {row['width']}",
         ]
         for row in found["rows"]
@@ -164,9 +165,11 @@ def teacher_quality() -> str:
     first = found["rows"][0]
     setting = (
         f"{first['train_images']} images of {found['data']['train']} to train on, "
-        f"{first['val_images']} of {found['data']['val']} to score, {found['size']} px:"
+        f"{first['val_images']} of {found['data']['val']} to score, {found['size']} px; with 95 % "
+        "intervals over images, which lean upwards: a draw of images that lacks a rare class is "
+        "scored without it:"
     )
-    header = ["teacher", "parameters", *names.values(), "effective rank"]
+    header = ["teacher", "parameters", "mIoU, %", "mAP, %", "grouping AUC", "effective rank"]
     return f"{setting}\n\n{table(header, rows)}"
 
 
@@ -204,38 +207,57 @@ def bundled(name: str) -> str:
     if not found:
         return "Not measured yet."
     measured = found["measured"]
-    values, budget = measured["values"], measured["budgets"][0]
-    rows = [
-        [each, *(f"{part[score]:.3f}" for score in HEADLINE)]
-        for each, part in {f"`{name}`": budget["model"], **budget["baselines"]}.items()
-    ]
-    rows.append(
-        ["margin over the best", *(f"{budget['margin'][score]:+.3f}" for score in HEADLINE)]
-    )
+    values, (own, whole) = measured["values"], measured["budgets"]
+    floor = result("mean_image")["sets"][name]
     lines = [
-        f"{measured['images']:,} held-out images, {budget['bits']:.0f} bits a program in the mean, "
-        f"baselines of as many bits fitted on {budget['fitted_on']:,}:",
-        table(["", *HEADLINE], rows),
+        f"{measured['images']:,} held-out images; baselines of as many bits, fitted on "
+        f"{own['fitted_on']:,}. At the lengths it chooses, {own['bits']:.0f} bits a program in the "
+        "mean:",
+        _beside(name, own),
+        f"At all codes, {whole['bits']:.0f} bits:",
+        _beside(name, whole),
         f"Lengths {values['length_least']:.0f} to {values['length_most']:.0f}, mean "
         f"{values['length_mean']:.1f}, spread {values['length_spread']:.1f}; correlation with the "
         f"spatial variance of the field {values['length_detail_correlation']:.2f}. "
         f"{values['codebook_used']:.0f} % of the codes are in use. The preview has a PSNR of "
-        f"{measured['preview']['psnr']:.1f} dB and an SSIM of {measured['preview']['ssim']:.2f}.",
+        f"{measured['preview']['psnr']:.1f} dB and an SSIM of {measured['preview']['ssim']:.2f}; "
+        f"the mean image, one for all, has {floor['psnr']:.1f} dB and {floor['ssim']:.2f}.",
     ]
-    parts = {"The same scenes": measured, **found["also"]}
+    for where, part in found["also"].items():
+        budget = part["budgets"][0]
+        lines += [
+            f"On {part['images']:,} images of `{where}`, which it never saw, at the lengths it "
+            f"chooses, {budget['bits']:.0f} bits in the mean; baselines as above:",
+            _beside(name, budget),
+        ]
+    parts = {"held-out scenes": measured, **{f"`{k}`": part for k, part in found["also"].items()}}
     if follows := [
         [
             where,
-            *(f"{part['values'][score]:.3f}" for score in HEADLINE),
-            *(f"{part['complexity'][kind]['value']:.2f}" for kind in ("pearson", "spearman")),
+            *(_interval(part["complexity"][kind]) for kind in ("pearson", "spearman")),
             f"{part['complexity']['percentiles']['ratio']:.2f}",
         ]
         for where, part in parts.items()
         if "complexity" in part
     ]:
-        header = ["", *HEADLINE, "Pearson r", "Spearman r", "95 % at ten over 5 % at three"]
-        lines += ["Length against the number of objects:", table(header, follows)]
+        header = ["", "Pearson r", "Spearman r", "95 % at ten over 5 % at three"]
+        lines += [
+            "Length against the number of objects, with 95 % intervals:",
+            table(header, follows),
+        ]
     return "\n\n".join(lines)
+
+
+def _beside(name: str, budget: dict[str, Any]) -> str:
+    """Model and baselines at one budget of bits."""
+    parts = {f"`{name}`": budget["model"], **budget["baselines"]}
+    rows = [[each, *(f"{part[score]:.3f}" for score in HEADLINE)] for each, part in parts.items()]
+    margin = [f"{budget['margin'][score]:+.3f}" for score in HEADLINE]
+    return table(["", *HEADLINE], [*rows, ["margin over the best", *margin]])
+
+
+def _interval(found: dict[str, float]) -> str:
+    return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
 def measures() -> str:

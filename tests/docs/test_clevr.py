@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from strop.config import to_dict
+from strop.data.scenes.sampling import object_counts
+from strop.errors import DataError
 from strop.evaluation.parts import FORMAT, KIND
 from strop.files import write_json
 from strop.training.preset import load_preset
@@ -52,6 +54,7 @@ def write_row(
             "values": {
                 "cosine": 0.95,
                 "r2": r2,
+                "r2_mean_field": 0.8,
                 "codebook_effective": 80.0,
                 "length_mean": 12.5,
                 "length_least": 4.0,
@@ -66,6 +69,8 @@ def write_row(
                 "regret_r2_fixed": 0.0034,
             },
             "curve": {"length": list(range(1, LONGEST + 1)), "r2": curve},
+            # as many tokens as there are objects
+            "lengths": {"searched": object_counts(0, range(40)).tolist()},
         },
     }
     if ssim is not None:
@@ -117,18 +122,29 @@ def test_tables_have_the_papers_figures_below_ours(clevr: ModuleType) -> None:
     write_row(clevr.RESULTS, "64-seed1", seed=1, r2=0.917)
     write_row(clevr.RESULTS, "64-fixed", preset="clevr-64-fixed", r2=0.932)
     page = clevr.block(clevr.tables)
-    used = "Eff. CB (%) ↑"
-    assert line_of(page, "") == ["", "cosine ↑", "R² ↑", "SSIM ↑", used, "length (tokens)"]
-    assert line_of(page, "`64`") == ["`64`", "0.950", "0.912", "0.800", "80.0", "12.50"]
+    pixels, codes = ("SSIM ↑", "LPIPS ↓"), ("CB (%) ↑", "Eff. CB (%) ↑")
+    assert line_of(page, "") == ["", "cosine ↑", "R² ↑", *pixels, *codes, "length (tokens)"]
+    assert line_of(page, "`64`") == ["`64`", "0.950", "0.912", "0.800", "–", "–", "80.0", "12.50"]
     assert line_of(page, "`64-seed1`")[3] == "–"  # no decoder
-    assert line_of(page, "the paper's") == ["the paper's", "0.965", "0.931", "0.756", "–", "–"]
+    paper = ["the paper's", "0.965", "0.931", "0.756", "0.187", "94.7", "–", "–"]
+    assert line_of(page, "the paper's") == paper
+    assert "The mean field, one for all images, has R² 0.800 of `vits14-focus`; the mean" in page
     assert (
         "`64` and `64-seed1` differ in their seed alone and lie apart by cosine 0.000, R² 0.005"
         in page
     )
     assert "+0.020 for `64` (the paper's: +0.030)" in page
-    assert "| `64` | 3.0 | 9,000 | 1.5 M | 64.0 M |" in page
+    assert "| `64` | 3.0 | 9,000 | 1.5 M | 64.0 M | 27.3 |" in page
     assert "| `training.batch` | 128 | 512 |" in clevr.block(clevr.settings)
+
+
+def test_two_parts_of_one_suite_are_not_chosen_between(clevr: ModuleType) -> None:
+    write_row(clevr.RESULTS, "64")
+    folder = clevr.RESULTS / "64"
+    (folder / "clevr").rename(folder / "clevr-1")
+    write_row(clevr.RESULTS, "64")
+    with pytest.raises(DataError, match="two parts"):
+        clevr.read_rows(clevr.RESULTS)
 
 
 def test_lengths_are_of_rows_that_choose(clevr: ModuleType) -> None:
@@ -157,6 +173,9 @@ def test_a_trial_is_better_in_all_three_respects_or_not(
     on_scenes, on_clevr = clevr.block(clevr.trials).split("Blender's")
     assert line_of(on_scenes, "`price`")[-1] == verdict
     assert line_of(on_scenes, "`64`")[-1] == "–"
+    searched = line_of(on_scenes, "").index("of a search")
+    assert line_of(on_scenes, "`price`")[searched] == "1.000"
+    assert "of a search" not in line_of(on_clevr, "")  # how many objects there are is not here
     assert line_of(on_clevr, "`price`")[-1] == "0.0034"  # nothing is judged there
     assert "- `price`: `curriculum.oracle = price`" in clevr.block(clevr.changes)
 
