@@ -52,7 +52,7 @@ LINES = {
 MARKERS = {"-": "o", "--": "s", "-.": "D", ":": "^"}
 """What stands on a line of each style, so that lines of one colour can be told apart."""
 
-PAPER_HOURS = {
+HOURS_THERE = {
     "clevr-32": 27.0,
     "clevr-64": 27.3,
     "clevr-128": 27.3,
@@ -61,7 +61,7 @@ PAPER_HOURS = {
 }
 """Of one H100: Appendix F's second table, and its text for 32 codes."""
 
-PAPER_LENGTHS = {"clevr-32": ("≈ 0.74", "8 to 32")}
+LENGTHS_THERE = {"clevr-32": ("≈ 0.74", "8 to 32")}
 """Pearson r (section 4, with a figure of 32 codes) and range of lengths (Appendix F)."""
 
 REFERENCE, TEACHER = "64", "vits14-focus"
@@ -199,7 +199,7 @@ def _cost(row: Row) -> list[str]:
         f"{facts['minutes']:.1f}",
         f"{facts['images_per_second']:,.0f}",
         *(f"{seen / 1e6:.1f} M" for seen in (facts["images_seen"], paper.steps * paper.batch)),
-        f"{PAPER_HOURS[facts['preset']]:.1f}",
+        f"{HOURS_THERE[facts['preset']]:.1f}",
     ]
 
 
@@ -246,7 +246,10 @@ def _cost_of_lengths(rows: list[Row], kind: str) -> Iterator[Block]:
             paper = _paper(fixed.facts["preset"])["r2"] - _paper(row.facts["preset"])["r2"]
             told.append(f"{found[0] - found[1]:+.3f} for `{name}` (the paper's: {paper:+.3f})")
     if told:
-        yield Text(f"All K tokens instead of a chosen length change R² by {', '.join(told)}.")
+        yield Text(
+            "One fixed length of all K tokens, in a model of its own, changes R² by "
+            f"{', '.join(told)}."
+        )
 
 
 # Length against complexity.
@@ -278,8 +281,8 @@ def lengths(rows: list[Row]) -> Iterator[Block]:
                     _number(found.get("percentiles", {}).get("ratio"), 2),
                 ]
             )
-            if row.facts["preset"] in PAPER_LENGTHS:
-                correlation, lengths = PAPER_LENGTHS[row.facts["preset"]]
+            if row.facts["preset"] in LENGTHS_THERE:
+                correlation, lengths = LENGTHS_THERE[row.facts["preset"]]
                 body.append(["the paper's", correlation, "–", lengths, *["–"] * (len(counts) + 1)])
         yield Table([*header, "95 % at ten over 5 % at three"], body)
     yield from _picture("lengths", "Mean length by the number of objects, on held-out scenes")
@@ -350,13 +353,17 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
 
 
 def _searched(rate: Part) -> dict[str, str]:
-    """How the lengths that a search finds follow the objects, where it is known how many."""
+    """How the chosen lengths of these images follow their objects, and those of a search.
+
+    Only where it is known here how many objects there are.
+    """
     dataset = open_dataset(rate["data"]) if parse_spec(rate["data"]).kind == HELD_OUT else None
     if not isinstance(dataset, ScenesDataset):
         return {}
-    objects = sampling.object_counts(dataset.seed, range(rate["images"])).numpy()
-    searched = np.array(rate["lengths"]["searched"])
-    return {"of a search": _number(pearson(searched, objects), 3)}
+    indices = range(dataset.start, dataset.start + rate["images"])
+    objects = sampling.object_counts(dataset.seed, indices).numpy()
+    found = [pearson(np.array(rate["lengths"][whose]), objects) for whose in ("chosen", "searched")]
+    return {"here, and of a search": " / ".join(_number(each, 3) for each in found)}
 
 
 def _tried(rows: list[Row], kind: str) -> list[Row]:

@@ -115,9 +115,11 @@ def main() -> None:
         parser.error(f"--clevr {arguments.clevr}: give clevr:PATH")
     if arguments.clevr:
         open_dataset(arguments.clevr)
-    for folder in (Path(arguments.out) / name_of(row, arguments) for row in arguments.rows):
-        if folder.exists():
-            parser.error(f"{folder} is there already: move it away, or give another --out")
+    for name in (name_of(row, arguments) for row in arguments.rows):
+        for option in ("runs", "out"):
+            folder = Path(getattr(arguments, option)) / name
+            if folder.exists():
+                parser.error(f"{folder} is there already: move it away, or give another --{option}")
 
     for row in arguments.rows:
         torch.compiler.reset()  # a function keeps eight compiled versions at most

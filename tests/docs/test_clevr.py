@@ -69,8 +69,11 @@ def write_row(
                 "regret_r2_fixed": 0.0034,
             },
             "curve": {"length": list(range(1, LONGEST + 1)), "r2": curve},
-            # as many tokens as there are objects
-            "lengths": {"searched": object_counts(0, range(40)).tolist()},
+            # one finds as many tokens as there are objects, the other so many fewer
+            "lengths": {
+                "searched": object_counts(0, range(40)).tolist(),
+                "chosen": (20 - object_counts(0, range(40))).tolist(),
+            },
         },
     }
     if ssim is not None:
@@ -173,9 +176,9 @@ def test_a_trial_is_better_in_all_three_respects_or_not(
     on_scenes, on_clevr = clevr.block(clevr.trials).split("Blender's")
     assert line_of(on_scenes, "`price`")[-1] == verdict
     assert line_of(on_scenes, "`64`")[-1] == "–"
-    searched = line_of(on_scenes, "").index("of a search")
-    assert line_of(on_scenes, "`price`")[searched] == "1.000"
-    assert "of a search" not in line_of(on_clevr, "")  # how many objects there are is not here
+    searched = line_of(on_scenes, "").index("here, and of a search")
+    assert line_of(on_scenes, "`price`")[searched] == "-1.000 / 1.000"
+    assert "of a search" not in " ".join(line_of(on_clevr, ""))  # its scenes are not known here
     assert line_of(on_clevr, "`price`")[-1] == "0.0034"  # nothing is judged there
     assert "- `price`: `curriculum.oracle = price`" in clevr.block(clevr.changes)
 

@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 import strop
 from strop.cli import app
 from strop.errors import ConfigError
+from strop.inspector.engine import Engine
+from strop.inspector.gallery import Gallery
 
 SOURCE = Path(strop.__file__).parent
 
@@ -42,6 +44,13 @@ def test_it_serves_until_interrupted(tokenizer, gallery, tmp_path):
             process.send_signal(signal.SIGINT)
             _, complaints = process.communicate(timeout=20)
         assert "Traceback" not in complaints
+
+
+def test_a_gallery_that_is_closed_encodes_no_more(tokenizer):
+    gallery = Gallery(Engine(tokenizer))
+    gallery.close()
+    assert not gallery._filling.is_alive()
+    assert len(gallery.pictures) < gallery.total
 
 
 def test_it_may_be_interrupted_while_the_gallery_fills(tokenizer, tmp_path):

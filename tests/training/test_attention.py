@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from types import SimpleNamespace
-
 import pytest
 import torch
 from tiny_training import tiny_fields, tiny_preset
@@ -16,7 +13,7 @@ from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import TokenizerConfig
 from strop.training.attention import sound_attention
 from strop.training.callbacks import Callback
-from strop.training.loop import _attended, _ours, train
+from strop.training.loop import _attended, train
 
 
 @pytest.mark.parametrize(("locations", "kept"), [(64, False), (192, False), (256, True), (4, True)])
@@ -46,19 +43,6 @@ def test_keys_count_where_our_kernel_is_not_at_work(monkeypatch):
     assert _attended(config(k=192)) == [64, 256]  # of 192 queries; few locations read as many keys
     monkeypatch.setattr(short_attention, "ENABLED", False)
     assert _attended(config(k=32)) == [64, 96, 32]
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_our_kernel_serves_what_is_said_of_it(monkeypatch, enabled):
-    monkeypatch.setattr(short_attention, "ENABLED", enabled)
-
-    def on_a_gpu(tokens: int, width: int) -> SimpleNamespace:
-        return SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, shape=(1, 1, tokens, width))
-
-    for queries, keys in itertools.product((10, 64, 65, 256), repeat=2):
-        for width in (8, 16, 24, 32, 48, 64, 128):
-            q, k = on_a_gpu(queries, width), on_a_gpu(keys, width)
-            assert _ours(queries, keys, width) == short_attention._suits(q, k, k)
 
 
 def test_a_run_is_inside(monkeypatch):

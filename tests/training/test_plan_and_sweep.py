@@ -96,7 +96,7 @@ def test_a_sweep_measures_on_other_images_if_there_are_some(tmp_path):
     preset, fields = tiny_preset(steps=2), tiny_fields(60)
     (run,) = sweep(preset, fields, axes, out=tmp_path, validation=tiny_fields(5, seed=1))
     assert run["bits"] > 0
-    with pytest.raises(TrainingError, match="validation was 5 in memory, now 4 in memory"):
+    with pytest.raises(TrainingError, match="validation images was 5, now 4"):
         sweep(preset, fields, axes, out=tmp_path, validation=tiny_fields(4, seed=1))
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+WIDTHS = (16, 32, 64)  # of heads
 FEW = 64  # the block a kernel works on; the least that Hopper's matrix units take whole
 REGISTERS = 168  # a thread: a little fewer than the compiler would take, so that three blocks fit
 ENABLED = find_spec("triton") is not None  # benchmarks switch it off to compare
@@ -33,14 +34,17 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     return out
 
 
+def serves(queries: int, keys: int, width: int) -> bool:
+    """Whether there is a kernel for heads of `width`, on a GPU and in half precision."""
+    return ENABLED and width in WIDTHS and min(queries, keys) <= FEW
+
+
 def _suits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (
         q.is_cuda
         and q.dtype == k.dtype == v.dtype
         and q.dtype in (torch.bfloat16, torch.float16)
-        and q.shape[3] in (16, 32, 64)
-        and min(q.shape[2], k.shape[2]) <= FEW
-        and ENABLED
+        and serves(q.shape[2], k.shape[2], q.shape[3])
     )
 
 

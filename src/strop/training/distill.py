@@ -231,6 +231,7 @@ class _Run:
             "sizes": list(config.sizes),
             "sources": dict(weights),
             "images": len(pool.images),
+            "shares": list(pool.shares),
         }
         with seeded(config.seed):
             self.student = Student(

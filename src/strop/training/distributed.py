@@ -92,7 +92,7 @@ def _store(workers: Workers) -> Store:
 
 @functools.cache  # the next group is looked for at once, while the first still holds this one
 def _connected(address: str, port: int, world: int, serves: bool) -> TCPStore:
-    return TCPStore(address, port, world, is_master=serves)
+    return TCPStore(address, port, world, is_master=serves, timeout=PATIENCE)
 
 
 def summed(value: Tensor) -> Tensor:

@@ -21,10 +21,11 @@ from torch import Tensor
 from strop.config import flatten, from_dict, to_dict
 from strop.curriculum import CurriculumConfig, phase, scaled
 from strop.data.record import Dataset
+from strop.device import choose_device
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
-from strop.model import short_attention
 from strop.model.checkpoint import load_folder
+from strop.model.short_attention import serves
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training import distributed
 from strop.training.attention import sound_attention
@@ -59,9 +60,6 @@ MAY_CHANGE = frozenset(
     }
 )
 """What may differ between a run and its resumption: nothing that moves a weight."""
-
-KERNEL_WIDTHS = (16, 32, 64)
-"""Of the heads that `short_attention` has kernels for."""
 
 
 @dataclass(frozen=True)
@@ -227,15 +225,8 @@ def _attended(config: TokenizerConfig) -> list[int]:
     masked.append((*read, interpreter.width // interpreter.heads))
     return [
         locations,
-        *(keys for queries, keys, width in masked if not _ours(queries, keys, width)),
+        *(keys for queries, keys, width in masked if not serves(queries, keys, width)),
     ]
-
-
-def _ours(queries: int, keys: int, width: int) -> bool:
-    """Whether `short_attention` has a kernel for heads of this width. That it also takes a GPU and
-    half precision does not matter: so does the kernel that must be left out."""
-    few = min(queries, keys) <= short_attention.FEW
-    return short_attention.ENABLED and few and width in KERNEL_WIDTHS
 
 
 class _Loop:
@@ -291,10 +282,10 @@ class _Loop:
             if finished:
                 self._save()
         finally:
+            self.watchers.on_end(run, finished)
             # In every process: each read images of its own.
             if problems := self.fields.source.report():
                 warnings.warn(problems, stacklevel=3)
-            self.watchers.on_end(run, finished)
         return Result(stepper.tokenizer.eval(), finished, run.step, self.metrics, run.folder)
 
     def _after_step(self) -> None:
@@ -477,7 +468,7 @@ def machine(device: torch.device) -> str:
 
 
 def _device(device: str | torch.device | None) -> torch.device:
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen = torch.device(choose_device(device))
     if chosen.type != "cuda" or chosen.index is not None:
         return chosen
     if local := os.environ.get("LOCAL_RANK"):

@@ -18,6 +18,7 @@ from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, read_json, write_json
 from strop.training import distributed
 from strop.training.checkpoint import check_same
+from strop.training.fields import data_name
 from strop.training.loop import MAY_CHANGE, settings_of, train
 from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
@@ -50,15 +51,17 @@ def sweep(
         dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())
     ]
     presets = [override(preset, chosen) for chosen in combinations]
-    images = len(open_dataset(data) if isinstance(data, str) else data)
+    images = _images(data)
     if validation is None:
         for varied in presets:
             _check_held_out(images, varied.training.held_out)
     facts = {
         "images": images,
-        "data": _told(data),
-        "validation": _told(validation),
+        "data": data_name(data),
+        "validation": None if validation is None else data_name(validation),
+        "validation images": None if validation is None else _images(validation),
         "teacher": options.get("teacher"),
+        "init": None if options.get("init") is None else str(options["init"]),
     }
     folder, results, first = Path(out), [], distributed.this_process().first
     say = say if first else lambda text: None
@@ -91,6 +94,10 @@ def sweep(
     return results
 
 
+def _images(data: str | Dataset | Tensor) -> int:
+    return len(open_dataset(data) if isinstance(data, str) else data)
+
+
 def _check_held_out(images: int, held_out: int) -> None:
     """Refuse a run that would have nothing to say of itself once it has trained."""
     if not len(split(images, held_out)[1]):
@@ -99,10 +106,3 @@ def _check_held_out(images: int, held_out: int) -> None:
             "none back.",
             "Name some with --val, or use 10 images at least and a training.held_out above 0.",
         )
-
-
-def _told(data: str | Dataset | Tensor | None) -> str | None:
-    """How data is told from other data, as far as it has a name."""
-    if isinstance(data, Tensor):
-        return f"{len(data)} in memory"
-    return data if data is None or isinstance(data, str) else data.name
