@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from strop.config import flatten, to_dict
-from strop.data.scenes import ScenesDataset, sampling
 from strop.data.spec import open_dataset, parse_spec
 from strop.errors import DataError
 from strop.evaluation.measures import MEASURES
@@ -357,11 +356,9 @@ def _searched(rate: Part) -> dict[str, str]:
 
     Only where it is known here how many objects there are.
     """
-    dataset = open_dataset(rate["data"]) if parse_spec(rate["data"]).kind == HELD_OUT else None
-    if not isinstance(dataset, ScenesDataset):
+    if parse_spec(rate["data"]).kind != HELD_OUT:
         return {}
-    indices = range(dataset.start, dataset.start + rate["images"])
-    objects = sampling.object_counts(dataset.seed, indices).numpy()
+    objects = open_dataset(rate["data"]).object_counts()[: rate["images"]].numpy()
     found = [pearson(np.array(rate["lengths"][whose]), objects) for whose in ("chosen", "searched")]
     return {"here, and of a search": " / ".join(_number(each, 3) for each in found)}
 

@@ -26,6 +26,7 @@ from strop.files import read_json, write_json
 from strop.model.checkpoint import load_folder, save_folder
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import pearson
+from strop.training.fields import data_name
 
 FORMAT = ("bundled", 1)
 CHECKED = (*HEADLINE, "length_mean")
@@ -51,9 +52,9 @@ def main() -> None:
     path = Path(arguments.results) / "bundled.json"
     asked = {
         "model": tokenizer.fingerprint,
-        "data": plain(arguments.data),
-        "fit": plain(arguments.fit),
-        "specs": [plain(spec) for spec in (arguments.check, *arguments.also)],
+        "data": data_name(arguments.data),
+        "fit": data_name(arguments.fit),
+        "specs": [data_name(spec) for spec in (arguments.check, *arguments.also)],
     }
     results = read_json(path, *FORMAT) if path.is_file() else {}
     if {key: results.get(key) for key in asked} != asked:  # else only the card is made anew
@@ -61,8 +62,8 @@ def main() -> None:
         results = {
             **asked,
             "measured": measure(tokenizer, arguments.data, fitted),
-            "check": {"data": plain(arguments.check), **check(tokenizer, arguments.check)},
-            "also": {plain(spec): measure(tokenizer, spec, fitted) for spec in arguments.also},
+            "check": {"data": data_name(arguments.check), **check(tokenizer, arguments.check)},
+            "also": {data_name(spec): measure(tokenizer, spec, fitted) for spec in arguments.also},
         }
         write_json(path, *FORMAT, results)
     about = tokenizer.about
@@ -71,7 +72,7 @@ def main() -> None:
         about["data"] = arguments.trained_on
     about["licences"] = "; ".join(arguments.licence)
     about["limits"] = " ".join(arguments.limit)
-    about["measured on"] = plain(arguments.data)
+    about["measured on"] = data_name(arguments.data)
     about["metrics"] = told(results)
     save_folder(tokenizer, arguments.out, torch.bfloat16)
 
@@ -144,13 +145,6 @@ def _complexity(part: dict[str, Any], where: str) -> dict[str, float]:
         ratio = follows["percentiles"]["ratio"]
         found[f"95th percentile at ten objects over 5th at three{where}"] = ratio
     return found
-
-
-def plain(spec: str) -> str:
-    """A spec without the folders of the machine it was used on."""
-    kind, _, rest = spec.partition(":")
-    path, mark, options = rest.partition("?")
-    return f"{kind}:{Path(path).name}{mark}{options}"
 
 
 if __name__ == "__main__":

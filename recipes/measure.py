@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from strop.data.record import Dataset
-from strop.data.scenes import ScenesDataset, sampling
+from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.data.stream import image_batches
 from strop.evaluation.alignment import align
@@ -66,8 +66,7 @@ def fields_of(tokenizer: Tokenizer, images: Tensor) -> Tensor:
 def object_counts(dataset: Dataset) -> np.ndarray | None:
     """(n,) objects in each scene; None if the data are no scenes."""
     if isinstance(dataset, ScenesDataset):
-        indices = range(dataset.start, dataset.start + len(dataset))
-        return sampling.object_counts(dataset.seed, indices).numpy()
+        return dataset.object_counts().numpy()
     scenes = [dataset[index].scene for index in range(len(dataset))]
     if any(scene is None for scene in scenes):
         return None

@@ -21,7 +21,7 @@ from strop.cli.console import (
 )
 from strop.config import flatten, to_dict
 from strop.curriculum import Per
-from strop.device import check_device, choose_device
+from strop.device import choose_device
 from strop.errors import ConfigError
 from strop.model.checkpoint import bundled_models, load
 from strop.model.tokenizer import Tokenizer
@@ -88,7 +88,7 @@ def train(
         resume=resume,
         init=load(init, device="cpu") if init else None,
         callbacks=[ProgressBar(err), TensorBoard(folder / "tensorboard")],
-        device=check_device(device),
+        device=device,
         loading_workers=workers,
     )
     if not this_process().first:  # they all know the same
@@ -212,7 +212,7 @@ def sweep(
         say=say,
         validation=validation,
         cache=cache,
-        device=check_device(device),
+        device=device,
         loading_workers=workers,
     )
     if not this_process().first:

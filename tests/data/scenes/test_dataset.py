@@ -165,3 +165,9 @@ def test_a_damaged_description_is_named(tmp_path):
     (tmp_path / "scenes" / "train" / "CLEVR_train_000001.json").write_text("{")
     with pytest.raises(DataError, match=r"CLEVR_train_000001\.json is not valid JSON"):
         write_scenes(tmp_path, 2, 16)
+
+
+def test_object_counts_are_those_of_the_scenes_that_are_made():
+    dataset = ScenesDataset(6, seed=3, start=5, size=16)
+    made = dataset.scenes(range(6)).present.sum(dim=1)
+    assert dataset.object_counts().tolist() == made.tolist()

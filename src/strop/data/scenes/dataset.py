@@ -11,7 +11,7 @@ from strop.data.record import Record
 from strop.data.scenes.describe import describe, image_name
 from strop.data.scenes.masks import By, class_names, object_classes, semantic_masks
 from strop.data.scenes.render import render, truth
-from strop.data.scenes.sampling import sample_scenes
+from strop.data.scenes.sampling import object_counts, sample_scenes
 from strop.data.scenes.scene import Scenes
 from strop.errors import DataError
 
@@ -61,6 +61,10 @@ class ScenesDataset:
     def scenes(self, indices: list[int] | range, device: torch.device | str = "cpu") -> Scenes:
         """The scenes at `indices` as tensors."""
         return sample_scenes(self.seed, [self.start + i for i in indices], device)
+
+    def object_counts(self) -> Tensor:
+        """(n,) int64: objects in each scene, without making any."""
+        return object_counts(self.seed, range(self.start, self.start + self.n))
 
     def images(self, indices: list[int] | range, device: torch.device | str = "cpu") -> Tensor:
         """Images at `indices`: (B, 3, H, W) uint8 on `device`."""
