@@ -2,7 +2,7 @@
 
 import { Refusal, ask, latest, settled } from "./api.js";
 import * as programs from "./program.js";
-import { complain, hush, show, showFields, tell } from "./show.js";
+import { complain, complaints, hush, show, showFields, tell } from "./show.js";
 import { $, history, state } from "./state.js";
 
 const PAUSE = 250; // milliseconds without a change before studies are asked for: not while dragging
@@ -29,10 +29,12 @@ export function changed() {
 /** Field, preview and scores. What the server does not understand is taken back. */
 const askField = latest(async () => {
   const { program, image } = state;
+  const heard = complaints;
   try {
     state.result = await ask("interpret", { program: programs.toWire(program), image });
     state.accepted = program;
-    if (state.program === program) hush();
+    // A complaint that came while the answer was on its way is about something else.
+    if (state.program === program && complaints === heard) hush();
     await showFields();
     tell(`R² ${$("r2").textContent}`);
   } catch (error) {

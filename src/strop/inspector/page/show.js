@@ -12,8 +12,12 @@ export const chipAt = (k) => $("chips").children[k];
 const number = (value, digits = 3) =>
   value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−");
 
+/** How often something went wrong so far. */
+export let complaints = 0;
+
 /** A sentence that says what went wrong; everything else stays as it is. */
 export function complain(error) {
+  complaints += 1;
   $("sentence").textContent = error.message;
   $("message").hidden = false;
 }
