@@ -26,6 +26,7 @@ from common import alone, device, preparing, save_rows
 from strop.curriculum import scaled
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
+from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
 from strop.training.forward import Recipe, step_values
 from strop.training.preset import Preset, load_preset, parse_assignments
@@ -121,6 +122,19 @@ def measure(
         },
     )
     preset = replace(preset, model=replace(preset.model, decoder=None))
+    with sound_attention(*attended(preset.model)):  # as in a real run
+        return measure_preset(preset, name, setting, arguments, where)
+
+
+def measure_preset(
+    preset: Preset,
+    name: str,
+    setting: Setting,
+    arguments: argparse.Namespace,
+    where: torch.device,
+) -> list[dict[str, Any]]:
+    """The rows of `measure` for a preset whose batch and other settings are those to be timed."""
+    batch = preset.training.batch
     torch.manual_seed(0)
     steps = preset.training.steps
     recipe = Recipe(

@@ -30,6 +30,7 @@ from strop.training.preset import load_preset
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results" / "clevr"
 FLOOR = RESULTS.parent / "mean_image.json"
+FOLLOWED = RESULTS.parent / "what_lengths_follow.json"
 IMAGES = DOCS / "images" / "clevr"
 
 LINES = {
@@ -45,6 +46,8 @@ LINES = {
     "residue": (PALETTE[3], "-"),
     "distillation": (PALETTE[5], "-"),
     "together": (PALETTE[3], "-."),
+    "variation": (PALETTE[2], "-."),
+    "refitted": (PALETTE[0], "-."),
 }
 """The rows in their order, each with the colour and style of its line in the figures."""
 
@@ -287,6 +290,43 @@ def lengths(rows: list[Row]) -> Iterator[Block]:
     yield from _picture("lengths", "Mean length by the number of objects, on held-out scenes")
 
 
+def follow(rows: list[Row]) -> Iterator[Block]:
+    """What the chosen lengths follow, and what fields alone, or the number of objects, would."""
+    if not FOLLOWED.is_file():
+        return
+    found = read_json(FOLLOWED, "benchmark", 1)
+    told = ("objects", "covered", "outlines")
+    kept = {row.name: found["rows"][row.name] for row in rows if row.name in found["rows"]}
+    images = {each["images"] for each in kept.values()}
+    body = [[f"`{name}`", *(_number(each[key], 3) for key in told)] for name, each in kept.items()]
+    yield Text(
+        f"Pearson r of the lengths of {' or '.join(map(str, sorted(images)))} held-out scenes with "
+        "the number of objects, the share of the image that they cover, and the length of their "
+        "outlines:"
+    )
+    yield Table(["", "objects", "covered", "outlines"], body)
+    alone = [["the number of objects", found["objects"]]]
+    alone += [
+        [f"`{teacher}`: {_FIELDS[name]}", each]
+        for teacher, said in found["fields"].items()
+        for name, each in said.items()
+    ]
+    yield Text(f"The same of {found['images']:,} scenes, without a model:")
+    yield Table(
+        ["", "objects", "covered", "outlines"],
+        [[name, *(_number(each[key], 3) for key in told)] for name, each in alone],
+    )
+
+
+_FIELDS = {
+    "spread": "variance over locations",
+    "variation": "variation between neighbours",
+    "volume": "log volume of locations",
+    "taught": "the pooled field, by a linear map that was taught the number",
+}
+"""What is told of a teacher's fields: see `benchmarks/what_lengths_follow.py`."""
+
+
 def _chooses(row: Row, kind: str) -> bool:
     return row.parts[kind, "alignment"]["model"]["config"]["length_head"]["fixed"] is None
 
@@ -296,7 +336,7 @@ def _chooses(row: Row, kind: str) -> bool:
 
 def changes(rows: list[Row]) -> Iterator[Block]:
     """Every setting that a trial changes in the paper's row."""
-    told = {row.name: row.facts["changes"] for row in rows if row.is_trial}
+    told = {row.facts["row"]: row.facts["changes"] for row in rows if row.is_trial}
     yield Points(
         [
             f"`{name}`: {', '.join(f'`{key} = {_plain(value)}`' for key, value in found.items())}"

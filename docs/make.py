@@ -509,6 +509,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "clevr_settings": partial(clevr.block, clevr.settings),
     "clevr_tables": partial(clevr.block, clevr.tables),
     "clevr_lengths": partial(clevr.block, clevr.lengths),
+    "clevr_follow": partial(clevr.block, clevr.follow),
     "clevr_changes": partial(clevr.block, clevr.changes),
     "clevr_trials": partial(clevr.block, clevr.trials),
     **{

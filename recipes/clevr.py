@@ -12,6 +12,7 @@ from what lies in benchmarks/results/clevr: move a row there to have it in them.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from strop.evaluation.suites import evaluate
 from strop.files import write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
 from strop.training.decoder import train_decoder
+from strop.training.lengths import train_lengths
 from strop.training.loop import machine, train
 from strop.training.preset import load_preset
 
@@ -43,6 +45,15 @@ CONTRAST = {
     "curriculum.handoff_ceiling": 0.5,
 }
 RESIDUE = {**PRICE, "curriculum.oracle": "residue", "curriculum.handoff_ceiling": 0.5}
+VARIATION = {
+    "curriculum.handoff_ceiling": 0.5,
+    "curriculum.truncation_minimum": 2,
+    "curriculum.oracle": "variation",
+    "curriculum.oracle_scale": 0.5,
+    "curriculum.oracle_contrast": 0.4,
+}
+REFITTED = {**CEILING, "lengths.mean": 18, "lengths.per": "doubling", "lengths.contrast": 1.15}
+"""What stands under `lengths` goes to `strop train-lengths`, when the model is trained."""
 
 Row = tuple[str, dict[str, Any]]
 """A preset and what is changed in it."""
@@ -63,6 +74,8 @@ TRIALS: dict[str, Row] = {
     "price": ("clevr-64", PRICE),
     "contrast": ("clevr-64", CONTRAST),
     "residue": ("clevr-64", RESIDUE),
+    "variation": ("clevr-64", VARIATION),
+    "refitted": ("clevr-64", REFITTED),
     "distillation": ("clevr-64", {**CEILING, "objective.distillation_weight": 0.5}),
     "together": ("clevr-64", {**RESIDUE, "model.quantizer.centred": True}),
 }
@@ -83,8 +96,8 @@ FAST = {
 }
 
 
-SHOWN = 8_192
-"""Scenes that a row's decoder learns on."""
+SHOWN, FITTED = 8_192, 2_048
+"""Scenes that a row's decoder learns on, and that lengths are fitted to anew."""
 
 
 class Rate(Callback):
@@ -142,7 +155,9 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
         "training.steps": arguments.steps,
         "training.batch": arguments.batch,
     }
-    plan = load_preset(preset, {**FAST, **changes, **asked})
+    fitting = {key: changes[key] for key in changes if key.startswith("lengths.")}
+    settings = {key: value for key, value in changes.items() if key not in fitting}
+    plan = load_preset(preset, {**FAST, **settings, **asked})
     size = plan.model.image_size
     scenes = f"scenes:?n={{}}&seed=1&size={size}"
     rate, started = Rate(), time.monotonic()
@@ -157,6 +172,12 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
     minutes = (time.monotonic() - started) / 60
     tokenizer, run = result.tokenizer, result.folder
     assert run is not None
+    if fitting:
+        train_lengths(
+            tokenizer,
+            scenes.format(min(FITTED, arguments.scenes)),
+            **{key.removeprefix("lengths."): value for key, value in fitting.items()},
+        )
     suites = ["alignment", "rate"]
     if row in PAPER:
         suites.append("pixels")
@@ -188,9 +209,10 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
     }
     write_json(folder / "row.json", "clevr", 1, facts)
     write_text(folder / "metrics.jsonl", (run / "metrics.jsonl").read_text(encoding="utf-8"))
-    # Without the machine's folders.
-    config = (run / "run.json").read_text(encoding="utf-8").replace(arguments.teacher, teacher)
-    write_text(folder / "run.json", config)
+    write_text(folder / "run.json", (run / "run.json").read_text(encoding="utf-8"))
+    for path in folder.rglob("*.json"):  # a result names its teacher, not a folder of the machine
+        text = path.read_text(encoding="utf-8")
+        write_text(path, text.replace(json.dumps(arguments.teacher), json.dumps(teacher)))
 
 
 if __name__ == "__main__":

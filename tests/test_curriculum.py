@@ -21,6 +21,7 @@ from strop.curriculum import (
     modulator,
     observe,
     observe_rates,
+    observe_variation,
     oracle_targets,
     phase,
     price,
@@ -30,6 +31,7 @@ from strop.curriculum import (
     scaled,
     shortest_lengths,
     slopes,
+    variation,
 )
 from strop.errors import ConfigError
 
@@ -429,6 +431,31 @@ def test_lengths_in_proportion_to_what_all_tokens_leave():
     squared = CurriculumConfig(oracle="residue", oracle_scale=0.25, oracle_contrast=2.0)
     _, targets = observe_rates(initial_state(), t(0.01, 0.015, 0.1)[:, None], squared, K)
     assert targets.tolist() == pytest.approx([16, 36, 64])
+
+
+def test_variation_is_the_geometric_mean_of_steps_between_neighbours():
+    # On the grid [[0, 1], [3, 7]]: steps of 1 and 4 across, 3 and 6 down; (1 * 16 * 9 * 36) ** 1/4.
+    field = torch.tensor([[[0.0], [1.0], [3.0], [7.0]]])
+    assert variation(field).item() == pytest.approx(5184**0.25)
+    # Channels are averaged: one that stands still halves each squared step.
+    still = torch.cat([field, torch.ones_like(field)], dim=2)
+    assert variation(still).item() == pytest.approx(5184**0.25 / 2)
+    # Nothing but what changes between neighbours counts, and an even field is no trouble.
+    assert variation(field + 5).item() == pytest.approx(5184**0.25)
+    assert variation(torch.ones(2, 9, 3)).tolist() == pytest.approx([1e-6, 1e-6])
+
+
+def test_lengths_in_proportion_to_variation():
+    config = CurriculumConfig(oracle="variation", oracle_scale=0.25, price_rate=0.1)
+    line = torch.tensor([[[0.0], [1.0], [1.0], [2.0]]])  # each of the four steps is 1
+    fields = line * t(0.01, 0.02, 0.001)[:, None, None].sqrt()
+    # The first price is .01, the mean 16. A variation of .01 has 16, of .02 32, of .001 1.6 -> 2.
+    state, targets = observe_variation(initial_state(), fields, config, K)
+    assert targets.tolist() == pytest.approx([16, 32, 2], rel=1e-3)
+    assert state.log_price.item() == pytest.approx(0.1 * (50 / 3 / 16 - 1), rel=1e-2)
+    root = CurriculumConfig(oracle="variation", oracle_scale=0.25, oracle_contrast=0.5)
+    _, targets = observe_variation(initial_state(), line * 0.2, root, K)  # .04: 16 * sqrt(4)
+    assert targets.item() == pytest.approx(32, rel=1e-3)
 
 
 @pytest.mark.parametrize("oracle", ["price", "residue"])

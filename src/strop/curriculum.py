@@ -1,7 +1,8 @@
 """The four phases that teach a model its own program length: truncation, oracle, head, handoff.
 
-The oracle that sets the target of a length is the paper's (`error`), or reads it off the image's
-own rate curve, its squared error at a few lengths (`price`, `tolerance`) or at all K (`residue`).
+The oracle that sets the target of a length is the paper's (`error`); or it reads the image's own
+rate curve, its squared error at a few lengths (`price`, `tolerance`) or at all K (`residue`); or it
+looks at the teacher's field alone (`variation`).
 
 Pure tensors. Nothing here branches on data, and what changes from step to step (`Schedule`) comes
 in as 0-dim tensors, so that a compiled step never recompiles. The letters are the paper's
@@ -36,7 +37,7 @@ EPSILON = 1e-6
 FIRST_PRICE = 0.01
 """In units of squared error, before the price has moved."""
 
-Oracle = Literal["error", "price", "tolerance", "residue"]
+Oracle = Literal["error", "price", "tolerance", "residue", "variation"]
 Per = Literal["token", "doubling"]
 
 Config = TypeVar("Config")
@@ -53,19 +54,21 @@ class CurriculumConfig:
     alpha_start         alpha_0 of Beta(alpha, 1): above 1, early programs are long
     bias_steps          T_bias, when alpha reaches 1; None for the end of phase 1
     truncation_minimum  shortest random length
-    oracle              `error` is the paper's: a length in proportion to the sample's error. The
+    oracle              `error` is the paper's: a length in proportion to the sample's error. Three
                         others read the rate curve of each probed sample: `price` takes the length
                         at which error and price of the tokens add up to the least, `tolerance`
                         the shortest whose error comes near the curve's least, `residue` one in
-                        proportion to the error that all K tokens leave
+                        proportion to the error that all K tokens leave. `variation` probes
+                        nothing: a length in proportion to how much the field itself varies
     oracle_scale        beta: the target, as a share of K, of a sample of average error; with
-                        `price` and `residue` the mean target, as a share of K
+                        `price`, `residue` and `variation` the mean target, as a share of K
     oracle_contrast     above 1, targets are pushed away from `oracle_scale` of K by this power,
                         which tells images further apart
     oracle_tolerance    with `tolerance`: by how much of itself the least error may be exceeded
     price_per           with `price`: what it is paid for. `token` makes the most of a mean length;
                         a price for each `doubling` of the length tells images further apart
-    price_rate          with `price` and `residue`: how far the log of the price moves in a step
+    price_rate          with `price`, `residue` and `variation`: how far the log of the price moves
+                        in a step
     rate_knots          lengths at which a rate curve is probed, evenly spaced in the logarithm;
                         `residue` takes the last alone
     oracle_minimum      shortest target
@@ -404,7 +407,7 @@ def knot_lengths(config: CurriculumConfig, k: int) -> tuple[int, ...]:
 
 
 def price(state: CurriculumState) -> Tensor:
-    """Of all k tokens or of a doubling; with `residue`, the error that gets the mean length."""
+    """Of all k tokens or of a doubling; else the error or variation that gets the mean length."""
     return FIRST_PRICE * state.log_price.exp()
 
 
@@ -459,8 +462,7 @@ def observe_rates(
 
     curves  (P, n) squared error at the n `knot_lengths` of each probed sample
 
-    The price rises while the targets' mean is above its goal and falls while it is below. With
-    `price` tokens so go where they buy most, with `residue` where most is left unexplained.
+    With `price` tokens go where they buy most, with `residue` where most is left unexplained.
     """
     curves, knots = curves.float(), knot_lengths(config, k)
     if config.oracle == "tolerance":
@@ -470,6 +472,45 @@ def observe_rates(
         targets = curves[:, -1] / price(state) * config.oracle_scale * k
     else:
         targets = cheapest_lengths(curves, knots, price(state), config.price_per)
+    return _steered(state, targets, config, k, reduce)
+
+
+# --- an oracle that looks at the field alone --------------------------------------------------
+
+
+def variation(field: Tensor) -> Tensor:
+    """(B,): how much fields (B, S, d) on a square grid change from each location to the next.
+
+    The geometric mean of squared distances, since it is with their logarithm that the bits grow
+    which it takes to tell a location from its neighbour.
+    """
+    side = math.isqrt(field.shape[1])
+    grid = field.float().unflatten(1, (side, side))
+    squared = [grid.diff(dim=axis).square().mean(-1).flatten(1) for axis in (1, 2)]
+    return (torch.cat(squared, dim=1) + EPSILON).log().mean(1).exp()
+
+
+@torch.no_grad()
+def observe_variation(
+    state: CurriculumState,
+    field: Tensor,
+    config: CurriculumConfig,
+    k: int,
+    *,
+    reduce: Reduce = _alone,
+) -> tuple[CurriculumState, Tensor]:
+    """One step of the oracle `variation`: the new state and (B,) targets of fields (B, S, d)."""
+    targets = variation(field) / price(state) * config.oracle_scale * k
+    return _steered(state, targets, config, k, reduce)
+
+
+def _steered(
+    state: CurriculumState, targets: Tensor, config: CurriculumConfig, k: int, reduce: Reduce
+) -> tuple[CurriculumState, Tensor]:
+    """The targets as they are asked for, and the state with the price moved.
+
+    The price rises while the targets' mean is above its goal and falls while it is below.
+    """
     targets = clipped(contrasted(targets, config, k), config, k)
     total, count = reduce(torch.stack([targets.sum(), targets.new_full((), len(targets))]))
     excess = total / count / (config.oracle_scale * k) - 1

@@ -11,9 +11,9 @@ from strop.model.generator import GeneratorConfig
 from strop.model.interpreter import InterpreterConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import TokenizerConfig
-from strop.training.attention import sound_attention
+from strop.training.attention import attended, sound_attention
 from strop.training.callbacks import Callback
-from strop.training.loop import _attended, train
+from strop.training.loop import train
 
 
 @pytest.mark.parametrize(("locations", "kept"), [(64, False), (192, False), (256, True), (4, True)])
@@ -37,12 +37,12 @@ def config(*, k: int = 64, heads: int = 8, joint: bool = False) -> TokenizerConf
 
 def test_keys_count_where_our_kernel_is_not_at_work(monkeypatch):
     monkeypatch.setattr(short_attention, "ENABLED", True)
-    assert _attended(config()) == [64]
-    assert _attended(config(joint=True)) == [64, 128]
-    assert _attended(config(heads=2)) == [64, 128, 64]  # no kernel for so wide a head
-    assert _attended(config(k=192)) == [64, 256]  # of 192 queries; few locations read as many keys
+    assert attended(config()) == [64]
+    assert attended(config(joint=True)) == [64, 128]
+    assert attended(config(heads=2)) == [64, 128, 64]  # no kernel for so wide a head
+    assert attended(config(k=192)) == [64, 256]  # of 192 queries; few locations read as many keys
     monkeypatch.setattr(short_attention, "ENABLED", False)
-    assert _attended(config(k=32)) == [64, 96, 32]
+    assert attended(config(k=32)) == [64, 96, 32]
 
 
 def test_a_run_is_inside(monkeypatch):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 import torch._dynamo
 from tiny_training import K, tiny_centred_config, tiny_fields, tiny_tokenizer
 
-from strop.curriculum import CurriculumConfig, scaled
+from strop.curriculum import CurriculumConfig, Oracle, scaled
 from strop.objective import ObjectiveConfig
 from strop.training.config import TrainingConfig
 from strop.training.forward import METRICS, SCALARS, TERMS, Recipe, forward, step_values
@@ -16,7 +18,7 @@ from strop.training.step import MOST_SPOILT, Stepper, parameter_groups, trainabl
 
 CPU = torch.device("cpu")
 STEPS = 40
-ORACLES = pytest.mark.parametrize("oracle", ["error", "price", "tolerance", "residue"])
+ORACLES = pytest.mark.parametrize("oracle", get_args(Oracle))
 
 
 def recipe(*, extra_loss=None, objective=None, curriculum=None, **training) -> Recipe:

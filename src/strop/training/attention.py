@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import torch
 
+from strop.model.short_attention import serves
+from strop.model.tokenizer import TokenizerConfig
+
 _TILE = 128
 """Keys that cuDNN's backward kernel takes at a time on Hopper."""
 
@@ -27,3 +30,16 @@ def sound_attention(*keys: int) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def attended(config: TokenizerConfig) -> list[int]:
+    """How many keys PyTorch's own attention goes over on a GPU: all where ours is not at work."""
+    locations, k = config.grid**2, config.max_length
+    generator, interpreter = config.generator, config.interpreter
+    masked = [(k, locations + k, generator.width // generator.heads)]
+    read = (locations + k, locations + k) if interpreter.joint else (locations, k)
+    masked.append((*read, interpreter.width // interpreter.heads))
+    return [
+        locations,
+        *(keys for queries, keys, width in masked if not serves(queries, keys, width)),
+    ]

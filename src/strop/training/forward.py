@@ -163,6 +163,8 @@ def forward(
                 seen = _paper_oracle(
                     tokenizer, quantized.z_q, field, lengths, error, state, config, every
                 )
+            elif config.oracle == "variation":
+                seen = _variation_oracle(field, state, config, k)
             else:
                 seen = _rate_oracle(tokenizer, quantized.z_q, field, state, config, every)
                 probed = predicted_length[::every]
@@ -294,6 +296,15 @@ def _rate_oracle(
     k = tokenizer.config.max_length
     curves = rate_curves(tokenizer, z_q[::every], field[::every], config)
     state, target = curriculum.observe_rates(state, curves, config, k, reduce=distributed.summed)
+    zero = torch.zeros_like(state.log_price)
+    return Observation(state, target, zero, zero, zero)
+
+
+def _variation_oracle(
+    field: Tensor, state: CurriculumState, config: CurriculumConfig, k: int
+) -> Observation:
+    """Targets for all rows, from the field alone."""
+    state, target = curriculum.observe_variation(state, field, config, k, reduce=distributed.summed)
     zero = torch.zeros_like(state.log_price)
     return Observation(state, target, zero, zero, zero)
 

@@ -25,10 +25,9 @@ from strop.device import choose_device
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
-from strop.model.short_attention import serves
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training import distributed
-from strop.training.attention import sound_attention
+from strop.training.attention import attended, sound_attention
 from strop.training.callbacks import Callback, JsonLines, Metrics, Run, Several, read_metrics
 from strop.training.checkpoint import (
     Checkpoint,
@@ -136,7 +135,7 @@ def train(
         torch.random.fork_rng(devices=devices),
         distributed.joined(chosen) as workers,
         closing(Several(callbacks if workers.first else ())) as watchers,
-        sound_attention(*_attended(preset.model)),
+        sound_attention(*attended(preset.model)),
         _Stop() as stop,
     ):
         if preset.training.batch % workers.world:
@@ -214,19 +213,6 @@ def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> Tok
 def _untrained(tokenizer: Tokenizer) -> bool:
     """Whether the codebook was never updated: until then every code counts once."""
     return bool((tokenizer.quantizer.counts == 1).all())
-
-
-def _attended(config: TokenizerConfig) -> list[int]:
-    """How many keys PyTorch's own attention goes over on a GPU: all where ours is not at work."""
-    locations, k = config.grid**2, config.max_length
-    generator, interpreter = config.generator, config.interpreter
-    masked = [(k, locations + k, generator.width // generator.heads)]
-    read = (locations + k, locations + k) if interpreter.joint else (locations, k)
-    masked.append((*read, interpreter.width // interpreter.heads))
-    return [
-        locations,
-        *(keys for queries, keys, width in masked if not serves(queries, keys, width)),
-    ]
 
 
 class _Loop:

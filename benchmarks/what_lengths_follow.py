@@ -1,0 +1,133 @@
+"""What lengths follow: the number of objects, how much of the image they cover, or their outlines.
+
+    python benchmarks/what_lengths_follow.py tiny /nets/vits14-focus
+
+For the rows of the CLEVR study, from the lengths in their results; for each teacher that is named,
+what its fields alone would say, with no model at all; and how far the number of objects is itself
+told by what they cover.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from common import RESULTS, device, save
+from strop.curriculum import EPSILON, variation
+from strop.data.scenes import ScenesDataset, truth
+from strop.data.spec import open_dataset
+from strop.files import read_json
+from strop.model.teacher import Teacher, load_teacher
+from strop.statistics import pearson
+
+HELD_OUT = "scenes:?n=2000&seed=2000&size=128"
+"""What the rows of the study are judged on."""
+
+BATCH = 64
+
+Told = dict[str, np.ndarray]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("teachers", nargs="*", default=["tiny"], help="as in `train --teacher`")
+    parser.add_argument("--images", type=int, default=2000, help="the first of the held-out scenes")
+    arguments = parser.parse_args()
+    scenes = open_dataset(HELD_OUT)
+    assert isinstance(scenes, ScenesDataset)
+    there = what_is_there(scenes, arguments.images)
+    images = torch.cat(
+        [scenes.images(part, device()) for part in parts(arguments.images, "images")]
+    )
+    found = {
+        "data": HELD_OUT,
+        "images": arguments.images,
+        "objects": follows(there["objects"], there),
+        "rows": rows(there),
+        "fields": {Path(name).name: of_fields(name, images, there) for name in arguments.teachers},
+    }
+    Console().print(found)
+    save("what_lengths_follow", found)
+
+
+def what_is_there(scenes: ScenesDataset, images: int) -> Told:
+    """(n,) each: objects, the share of the image they cover, the length of what bounds them.
+
+    Outlines are the share of neighbouring pixels that show different things.
+    """
+    instance = torch.cat(
+        [truth(scenes.scenes(part), scenes.size)[0] for part in parts(images, "masks")]
+    )
+    edges = [instance.diff(dim=axis) != 0 for axis in (1, 2)]
+    return {
+        "objects": scenes.object_counts()[:images].numpy(),
+        "covered": (instance > 0).double().mean((1, 2)).numpy(),
+        "outlines": sum(each.double().mean((1, 2)) for each in edges).numpy(),
+    }
+
+
+def rows(there: Told) -> dict[str, Any]:
+    """The rows of the study that choose lengths, on those scenes whose lengths are kept."""
+    found = {}
+    for path in sorted((RESULTS / "clevr").glob("*/scenes-*/rate.json")):
+        rate = read_json(path, "evaluation", 1)
+        lengths = np.array(rate["lengths"]["chosen"])
+        if rate["data"] == HELD_OUT and lengths.std() > 0:
+            found[path.parents[1].name] = {"images": len(lengths), **follows(lengths, there)}
+    return found
+
+
+def of_fields(name: str, images: Tensor, there: Told) -> dict[str, dict[str, float]]:
+    """What fields say without a model, and a linear map that was taught the number of objects.
+
+    spread     variance over the locations of an image
+    variation  as the oracle of that name has it
+    volume     log determinant of the covariance of an image's locations
+    taught     from the pooled field, fitted to every second image and measured on the others
+    """
+    field = fields(load_teacher(name).to(device()).eval(), images)
+    centred = field - field.mean(dim=1, keepdim=True)
+    covariance = centred @ centred.mT / field.shape[2]
+    shrunk = covariance + EPSILON * torch.eye(field.shape[1], dtype=field.dtype)
+    said = {
+        "spread": centred.square().mean((1, 2)),
+        "variation": variation(field).log(),
+        "volume": torch.linalg.slogdet(shrunk).logabsdet,
+    }
+    pooled = torch.cat([field.mean(dim=1), torch.ones(len(field), 1, dtype=field.dtype)], dim=1)
+    objects = torch.from_numpy(there["objects"]).to(field.dtype)
+    weight = torch.linalg.lstsq(pooled[::2], objects[::2, None], driver="gelsd").solution
+    others = {name: values[1::2] for name, values in there.items()}
+    return {
+        **{name: follows(values.numpy(), there) for name, values in said.items()},
+        "taught": follows((pooled[1::2] @ weight)[:, 0].numpy(), others),
+    }
+
+
+@torch.no_grad()
+def fields(teacher: Teacher, images: Tensor) -> Tensor:
+    """(n, S, d_enc) float64 on the CPU, with a variance of one."""
+    field = torch.cat([teacher(part).cpu() for part in images.split(BATCH)]).double()
+    return field / field.std()
+
+
+def parts(images: int, told: str) -> Iterable[range]:
+    starts = range(0, images, BATCH)
+    return track([range(at, min(at + BATCH, images)) for at in starts], told)
+
+
+def follows(values: np.ndarray, there: Told) -> dict[str, float]:
+    """Pearson correlations of (m,) values with what is in the first m scenes."""
+    return {name: pearson(values, each[: len(values)]) for name, each in there.items()}
+
+
+if __name__ == "__main__":
+    main()
