@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+TINY = RECIPES.parent / "src" / "strop" / "weights" / "tiny"
 
 
 def clevr(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,6 +30,20 @@ def test_only_blenders_scenes_are_reported_on_beside(tmp_path: Path) -> None:
     done = clevr("--out", str(tmp_path), "--clevr", "scenes:?n=4")
     assert done.returncode == 2
     assert "give clevr:PATH" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_row_whose_lengths_are_fitted_afterwards(tmp_path: Path) -> None:
+    sizes = ("--scenes", "24", "--held-out", "12", "--steps", "8", "--batch", "4")
+    folders = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
+    command = [sys.executable, str(RECIPES / "clevr.py"), "refitted", "--teacher", str(TINY)]
+    subprocess.run([*command, *sizes, *folders], check=True, capture_output=True, timeout=300)
+    row = json.loads((tmp_path / "out" / "refitted-tiny" / "row.json").read_text())
+    assert row["changes"]["lengths.mean"] == 18
+    model = json.loads((tmp_path / "runs" / "refitted-tiny" / "model" / "config.json").read_text())
+    assert model["about"]["lengths"].startswith("fitted anew to a mean of 18 tokens")
+    for path in (tmp_path / "out").rglob("*.json"):
+        assert str(TINY) not in path.read_text(), path
 
 
 @pytest.mark.parametrize("script", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
