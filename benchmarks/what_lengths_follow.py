@@ -21,17 +21,22 @@ from rich.progress import track
 from torch import Tensor
 
 from common import RESULTS, device, save
-from strop.curriculum import EPSILON, variation
+from strop.curriculum import variation
 from strop.data.scenes import ScenesDataset, truth
 from strop.data.spec import open_dataset
 from strop.files import read_json
 from strop.model.teacher import Teacher, load_teacher
-from strop.statistics import pearson
+from strop.statistics import bootstrap, pearson
+from strop.structure.complexity import covered, outlines
 
 HELD_OUT = "scenes:?n=2000&seed=2000&size=128"
 """What the rows of the study are judged on."""
 
-BATCH = 64
+RATED, BATCH = 256, 64
+"""Scenes whose lengths a row keeps, and scenes at a time."""
+
+LEAST_VARIANCE = 1e-6
+"""That a direction without any is taken to have, in fields whose variance is one."""
 
 Told = dict[str, np.ndarray]
 
@@ -41,6 +46,8 @@ def main() -> None:
     parser.add_argument("teachers", nargs="*", default=["tiny"], help="as in `train --teacher`")
     parser.add_argument("--images", type=int, default=2000, help="the first of the held-out scenes")
     arguments = parser.parse_args()
+    if arguments.images < RATED:
+        parser.error(f"--images {arguments.images}: rows have lengths of {RATED} scenes")
     scenes = open_dataset(HELD_OUT)
     assert isinstance(scenes, ScenesDataset)
     there = what_is_there(scenes, arguments.images)
@@ -59,18 +66,14 @@ def main() -> None:
 
 
 def what_is_there(scenes: ScenesDataset, images: int) -> Told:
-    """(n,) each: objects, the share of the image they cover, the length of what bounds them.
-
-    Outlines are the share of neighbouring pixels that show different things.
-    """
+    """(n,) each: objects, the share of the image they cover, the length of what bounds them."""
     instance = torch.cat(
         [truth(scenes.scenes(part), scenes.size)[0] for part in parts(images, "masks")]
     )
-    edges = [instance.diff(dim=axis) != 0 for axis in (1, 2)]
     return {
         "objects": scenes.object_counts()[:images].numpy(),
-        "covered": (instance > 0).double().mean((1, 2)).numpy(),
-        "outlines": sum(each.double().mean((1, 2)) for each in edges).numpy(),
+        "covered": covered(instance).numpy(),
+        "outlines": outlines(instance).numpy(),
     }
 
 
@@ -85,22 +88,22 @@ def rows(there: Told) -> dict[str, Any]:
     return found
 
 
-def of_fields(name: str, images: Tensor, there: Told) -> dict[str, dict[str, float]]:
+def of_fields(teacher: str, images: Tensor, there: Told) -> dict[str, dict[str, Any]]:
     """What fields say without a model, and a linear map that was taught the number of objects.
 
     spread     variance over the locations of an image
-    variation  as the oracle of that name has it
+    variation  logarithm of what the oracle of that name looks at
     volume     log determinant of the covariance of an image's locations
     taught     from the pooled field, fitted to every second image and measured on the others
     """
-    field = fields(load_teacher(name).to(device()).eval(), images)
+    field = fields(load_teacher(teacher).to(device()).eval(), images)
     centred = field - field.mean(dim=1, keepdim=True)
     covariance = centred @ centred.mT / field.shape[2]
-    shrunk = covariance + EPSILON * torch.eye(field.shape[1], dtype=field.dtype)
+    raised = covariance + LEAST_VARIANCE * torch.eye(field.shape[1], dtype=field.dtype)
     said = {
         "spread": centred.square().mean((1, 2)),
         "variation": variation(field).log(),
-        "volume": torch.linalg.slogdet(shrunk).logabsdet,
+        "volume": torch.linalg.slogdet(raised).logabsdet,
     }
     pooled = torch.cat([field.mean(dim=1), torch.ones(len(field), 1, dtype=field.dtype)], dim=1)
     objects = torch.from_numpy(there["objects"]).to(field.dtype)
@@ -120,13 +123,17 @@ def fields(teacher: Teacher, images: Tensor) -> Tensor:
 
 
 def parts(images: int, told: str) -> Iterable[range]:
+    """The scenes in batches, behind a progress bar."""
     starts = range(0, images, BATCH)
     return track([range(at, min(at + BATCH, images)) for at in starts], told)
 
 
-def follows(values: np.ndarray, there: Told) -> dict[str, float]:
-    """Pearson correlations of (m,) values with what is in the first m scenes."""
-    return {name: pearson(values, each[: len(values)]) for name, each in there.items()}
+def follows(values: np.ndarray, there: Told) -> dict[str, Any]:
+    """Pearson correlations, with intervals, of (m,) values with what is in the first m scenes."""
+    return {
+        name: bootstrap(pearson, values, each[: len(values)])._asdict()
+        for name, each in there.items()
+    }
 
 
 if __name__ == "__main__":

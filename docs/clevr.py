@@ -46,7 +46,7 @@ LINES = {
     "residue": (PALETTE[3], "-"),
     "distillation": (PALETTE[5], "-"),
     "together": (PALETTE[3], "-."),
-    "variation": (PALETTE[2], "-."),
+    "variation": ("#882255", "-"),
     "refitted": (PALETTE[0], "-."),
 }
 """The rows in their order, each with the colour and style of its line in the figures."""
@@ -68,6 +68,14 @@ LENGTHS_THERE = {"clevr-32": ("≈ 0.74", "8 to 32")}
 
 REFERENCE, TEACHER = "64", "vits14-focus"
 """The paper's row that trials change, and the teacher of most rows."""
+
+FIELDS_TELL = {
+    "spread": "variance over locations",
+    "variation": "log variation between neighbours",
+    "volume": "log volume of locations",
+    "taught": "the pooled field, by a linear map that was taught the number",
+}
+"""In the words of the page: see `benchmarks/what_lengths_follow.py`."""
 
 HELD_OUT = "scenes"
 DATA = {HELD_OUT: "held-out scenes", "clevr": "scenes of Blender's CLEVR"}
@@ -295,36 +303,33 @@ def follow(rows: list[Row]) -> Iterator[Block]:
     if not FOLLOWED.is_file():
         return
     found = read_json(FOLLOWED, "benchmark", 1)
-    told = ("objects", "covered", "outlines")
-    kept = {row.name: found["rows"][row.name] for row in rows if row.name in found["rows"]}
-    images = {each["images"] for each in kept.values()}
-    body = [[f"`{name}`", *(_number(each[key], 3) for key in told)] for name, each in kept.items()]
+    header = ["", "objects", "covered", "outlines"]
+
+    def line(name: str, each: Mapping[str, Any]) -> list[str]:
+        return [name, *(_interval(each[key]) for key in header[1:])]
+
+    kept = [row for row in rows if row.name in found["rows"]]
+    for row in kept:
+        now = _followed(row.parts[HELD_OUT, "rate"])["chosen"]
+        if abs(found["rows"][row.name]["objects"]["value"] - now) > 1e-6:
+            raise DataError(
+                f"{FOLLOWED.name} is of another run of {row.name}.",
+                "Run benchmarks/what_lengths_follow.py again.",
+            )
+    images = " or ".join(sorted({str(found["rows"][row.name]["images"]) for row in kept}))
     yield Text(
-        f"Pearson r of the lengths of {' or '.join(map(str, sorted(images)))} held-out scenes with "
-        "the number of objects, the share of the image that they cover, and the length of their "
+        f"Pearson r, with 95 % intervals, of the lengths of {images} held-out scenes with the "
+        "number of objects, the share of the image that they cover, and the length of their "
         "outlines:"
     )
-    yield Table(["", "objects", "covered", "outlines"], body)
-    alone = [["the number of objects", found["objects"]]]
-    alone += [
-        [f"`{teacher}`: {_FIELDS[name]}", each]
+    yield Table(header, [line(f"`{row.name}`", found["rows"][row.name]) for row in kept])
+    yield Text(f"The same of {found['images']:,} scenes, without a model:")
+    fields = [
+        line(f"`{teacher}`: {FIELDS_TELL[name]}", each)
         for teacher, said in found["fields"].items()
         for name, each in said.items()
     ]
-    yield Text(f"The same of {found['images']:,} scenes, without a model:")
-    yield Table(
-        ["", "objects", "covered", "outlines"],
-        [[name, *(_number(each[key], 3) for key in told)] for name, each in alone],
-    )
-
-
-_FIELDS = {
-    "spread": "variance over locations",
-    "variation": "variation between neighbours",
-    "volume": "log volume of locations",
-    "taught": "the pooled field, by a linear map that was taught the number",
-}
-"""What is told of a teacher's fields: see `benchmarks/what_lengths_follow.py`."""
+    yield Table(header, [line("the number of objects", found["objects"]), *fields])
 
 
 def _chooses(row: Row, kind: str) -> bool:
@@ -398,9 +403,15 @@ def _searched(rate: Part) -> dict[str, str]:
     """
     if parse_spec(rate["data"]).kind != HELD_OUT:
         return {}
-    objects = open_dataset(rate["data"]).object_counts()[: rate["images"]].numpy()
-    found = [pearson(np.array(rate["lengths"][whose]), objects) for whose in ("chosen", "searched")]
+    found = _followed(rate).values()
     return {"here, and of a search": " / ".join(_number(each, 3) for each in found)}
+
+
+def _followed(rate: Part) -> dict[str, float]:
+    """Pearson r of chosen and of searched lengths with the number of objects, on our scenes."""
+    objects = open_dataset(rate["data"]).object_counts()[: rate["images"]].numpy()
+    lengths = rate["lengths"]
+    return {who: pearson(np.array(lengths[who]), objects) for who in ("chosen", "searched")}
 
 
 def _tried(rows: list[Row], kind: str) -> list[Row]:

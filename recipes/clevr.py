@@ -53,10 +53,10 @@ VARIATION = {
     "curriculum.oracle_contrast": 0.4,
 }
 REFITTED = {**CEILING, "lengths.mean": 18, "lengths.per": "doubling", "lengths.contrast": 1.15}
-"""What stands under `lengths` goes to `strop train-lengths`, when the model is trained."""
 
 Row = tuple[str, dict[str, Any]]
-"""A preset and what is changed in it."""
+"""A preset and what is changed in it. What stands under `lengths` is for `train_lengths`, once the
+model is trained."""
 
 PAPER: dict[str, Row] = {
     "32": ("clevr-32", {}),
@@ -74,10 +74,10 @@ TRIALS: dict[str, Row] = {
     "price": ("clevr-64", PRICE),
     "contrast": ("clevr-64", CONTRAST),
     "residue": ("clevr-64", RESIDUE),
-    "variation": ("clevr-64", VARIATION),
-    "refitted": ("clevr-64", REFITTED),
     "distillation": ("clevr-64", {**CEILING, "objective.distillation_weight": 0.5}),
     "together": ("clevr-64", {**RESIDUE, "model.quantizer.centred": True}),
+    "variation": ("clevr-64", VARIATION),
+    "refitted": ("clevr-64", REFITTED),
 }
 ROWS = {**PAPER, **TRIALS}
 
@@ -210,9 +210,11 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
     write_json(folder / "row.json", "clevr", 1, facts)
     write_text(folder / "metrics.jsonl", (run / "metrics.jsonl").read_text(encoding="utf-8"))
     write_text(folder / "run.json", (run / "run.json").read_text(encoding="utf-8"))
-    for path in folder.rglob("*.json"):  # a result names its teacher, not a folder of the machine
-        text = path.read_text(encoding="utf-8")
-        write_text(path, text.replace(json.dumps(arguments.teacher), json.dumps(teacher)))
+    if Path(arguments.teacher).is_dir():  # results name it by itself, not by where it lay
+        names = (arguments.teacher, teacher)
+        before, after = (json.dumps(name, ensure_ascii=False) for name in names)
+        for path in folder.rglob("*.json"):
+            write_text(path, path.read_text(encoding="utf-8").replace(before, after))
 
 
 if __name__ == "__main__":

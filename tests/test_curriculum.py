@@ -458,6 +458,22 @@ def test_lengths_in_proportion_to_variation():
     assert targets.item() == pytest.approx(32, rel=1e-3)
 
 
+def test_the_variation_that_gets_the_mean_length_is_found_over_all_processes():
+    config = CurriculumConfig(oracle="variation", oracle_scale=0.4, price_rate=0.05)
+    generator = torch.Generator().manual_seed(0)
+    state, means = initial_state(), []
+    for _ in range(400):
+        size = 0.2 + torch.rand(32, 1, 1, generator=generator)
+        fields = size * torch.randn(32, 9, 4, generator=generator)
+        before, (state, targets) = state, observe_variation(state, fields, config, K)
+        means.append(targets.mean().item())
+    assert sum(means[-50:]) / 50 == pytest.approx(0.4 * K, rel=0.05)
+    totals = torch.stack([targets.sum(), t(32.0)])
+    part, half = observe_variation(before, fields[:16], config, K, reduce=lambda _: totals)
+    assert torch.equal(half, targets[:16])
+    assert part.log_price == state.log_price
+
+
 @pytest.mark.parametrize("oracle", ["price", "residue"])
 def test_the_steered_mean_is_reached(oracle):
     generator = torch.Generator().manual_seed(0)

@@ -35,7 +35,7 @@ PER_STEP_DECAY: dict[str, str] = {"time": "decay"}
 EPSILON = 1e-6
 
 FIRST_PRICE = 0.01
-"""In units of squared error, before the price has moved."""
+"""In units of squared error or of variation, before the price has moved."""
 
 Oracle = Literal["error", "price", "tolerance", "residue", "variation"]
 Per = Literal["token", "doubling"]
@@ -63,7 +63,7 @@ class CurriculumConfig:
     oracle_scale        beta: the target, as a share of K, of a sample of average error; with
                         `price`, `residue` and `variation` the mean target, as a share of K
     oracle_contrast     above 1, targets are pushed away from `oracle_scale` of K by this power,
-                        which tells images further apart
+                        which tells images further apart; below 1 they are drawn towards it
     oracle_tolerance    with `tolerance`: by how much of itself the least error may be exceeded
     price_per           with `price`: what it is paid for. `token` makes the most of a mean length;
                         a price for each `doubling` of the length tells images further apart
@@ -76,7 +76,8 @@ class CurriculumConfig:
     error_decay         rho of the error average
     probe_radius        delta: probes are taken at L - delta and L + delta
     probe_temperature   tau of the saturation of the slopes
-    probe_fraction      share of the batch that is probed: 1, 1/2, 1/3, ...
+    probe_fraction      share of the batch that is probed: 1, 1/2, 1/3, ...; `variation` looks
+                        at all of it
     slope_decay         decay of the slope averages
     compress, keep, extend  the modulator in its three regimes
     handoff_ceiling     share of predicted lengths after the handoff; the rest stays random
@@ -478,14 +479,14 @@ def observe_rates(
 # --- an oracle that looks at the field alone --------------------------------------------------
 
 
-def variation(field: Tensor) -> Tensor:
+def variation(fields: Tensor) -> Tensor:
     """(B,): how much fields (B, S, d) on a square grid change from each location to the next.
 
     The geometric mean of squared distances, since it is with their logarithm that the bits grow
-    which it takes to tell a location from its neighbour.
+    which it takes to tell a location from its neighbour. S is at least 4.
     """
-    side = math.isqrt(field.shape[1])
-    grid = field.float().unflatten(1, (side, side))
+    side = math.isqrt(fields.shape[1])
+    grid = fields.float().unflatten(1, (side, side))
     squared = [grid.diff(dim=axis).square().mean(-1).flatten(1) for axis in (1, 2)]
     return (torch.cat(squared, dim=1) + EPSILON).log().mean(1).exp()
 
@@ -493,14 +494,14 @@ def variation(field: Tensor) -> Tensor:
 @torch.no_grad()
 def observe_variation(
     state: CurriculumState,
-    field: Tensor,
+    fields: Tensor,
     config: CurriculumConfig,
     k: int,
     *,
     reduce: Reduce = _alone,
 ) -> tuple[CurriculumState, Tensor]:
     """One step of the oracle `variation`: the new state and (B,) targets of fields (B, S, d)."""
-    targets = variation(field) / price(state) * config.oracle_scale * k
+    targets = variation(fields) / price(state) * config.oracle_scale * k
     return _steered(state, targets, config, k, reduce)
 
 

@@ -32,6 +32,7 @@ def clevr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(module, "IMAGES", tmp_path / "images")
+    monkeypatch.setattr(module, "FOLLOWED", tmp_path / "followed.json")
     return module
 
 
@@ -114,7 +115,8 @@ def line_of(page: str, start: str) -> list[str]:
 
 
 def test_without_rows_the_page_says_so(clevr: ModuleType) -> None:
-    for make in (clevr.settings, clevr.tables, clevr.lengths, clevr.changes, clevr.trials):
+    blocks = (clevr.lengths, clevr.follow, clevr.changes, clevr.trials)
+    for make in (clevr.settings, clevr.tables, *blocks):
         assert clevr.block(make) == "Not measured yet."
     clevr.draw_figures()
     assert not clevr.IMAGES.exists()
@@ -157,6 +159,32 @@ def test_lengths_are_of_rows_that_choose(clevr: ModuleType) -> None:
     interval = "0.740 [0.730, 0.750]"
     assert line_of(page, "`64`")[1:] == [interval, interval, "4 to 30", "8.0", "20.0", "2.50"]
     assert "64-fixed" not in page
+
+
+def test_what_lengths_follow_is_of_the_rows_that_are_there(clevr: ModuleType) -> None:
+    write_row(clevr.RESULTS, "64")
+    assert clevr.block(clevr.follow) == ""
+
+    def told(value: float) -> dict[str, Any]:
+        figure = {"value": value, "low": value - 0.1, "high": value + 0.1}
+        return dict.fromkeys(("objects", "covered", "outlines"), figure)
+
+    found = {
+        "images": 2000,
+        "objects": told(0.7),
+        "rows": {"64": {"images": 40, **told(-1.0)}, "gone": {"images": 40, **told(0.5)}},
+        "fields": {"tiny": {"volume": told(0.8)}},
+    }
+    write_json(clevr.FOLLOWED, "benchmark", 1, found)
+    page = clevr.block(clevr.follow)
+    assert line_of(page, "`64`")[1] == "-1.000 [-1.100, -0.900]"
+    assert line_of(page, "`tiny`: log volume of locations")[2] == "0.800 [0.700, 0.900]"
+    assert "gone" not in page
+    # The lengths of the row, so many fewer as there are objects, are not those told of here.
+    found["rows"]["64"] = {"images": 40, **told(0.9)}
+    write_json(clevr.FOLLOWED, "benchmark", 1, found)
+    with pytest.raises(DataError, match=r"followed.json is of another run of 64\."):
+        clevr.block(clevr.follow)
 
 
 @pytest.mark.parametrize(

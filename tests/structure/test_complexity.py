@@ -9,8 +9,9 @@ import pytest
 import scipy.stats
 import torch
 
+from strop.data.record import VOID
 from strop.structure import complexity
-from strop.structure.complexity import CLASSES, OBJECTS, VARIANCE
+from strop.structure.complexity import CLASSES, COVERED, OBJECTS, OUTLINES, VARIANCE
 
 
 def test_one_code_an_object_is_found(planted, planted_encoded, job):
@@ -33,6 +34,31 @@ def test_measures_are_counted_from_what_there_is(planted, planted_encoded, job):
     by_label = complexity.complexity(planted, replace(planted_encoded, records=no_masks), job)
     assert (by_label[CLASSES] == measured[CLASSES]).all()
     assert set(by_label) == {CLASSES, VARIANCE}
+
+
+def test_masks_tell_what_objects_cover_and_how_long_their_outlines_are():
+    masks = torch.tensor(
+        [
+            [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 2, 0], [0, 0, 0, 0]],
+            [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [VOID, VOID, VOID, 1]],
+        ]
+    )
+    assert complexity.covered(masks).tolist() == [4 / 16, 1 / 16]
+    # Of 12 neighbours each way: 2 steps across in the second row, 3 in the third, as many down. In
+    # the other, one step across from nothing to the object, and four down.
+    assert complexity.outlines(masks).tolist() == pytest.approx([5 / 12, 2.5 / 12])
+
+
+def test_instances_are_measured_before_classes(planted, planted_encoded, job):
+    records = planted_encoded.records
+    measured = complexity.complexity(planted, planted_encoded, job)
+    assert measured[COVERED] == pytest.approx((records.instance > 0).double().mean((1, 2)).numpy())
+    no_instances = replace(planted_encoded, records=replace(records, instance=None))
+    by_class = complexity.complexity(planted, no_instances, job)
+    assert (by_class[OUTLINES] <= measured[OUTLINES]).all()  # two cubes that touch are one
+    # Without a background every pixel belongs to something: cover would say nothing.
+    nameless = replace(no_instances, classes=("sky", *no_instances.classes[1:]))
+    assert COVERED not in complexity.complexity(planted, nameless, job)
 
 
 def test_the_variance_is_that_over_locations(planted, planted_encoded, job):

@@ -155,7 +155,7 @@ def forward(
         error = objective.latent_alignment(predicted, field)
 
         zero = torch.zeros_like(scalar["alpha"])
-        seen = Observation(state, predicted_length.detach(), zero, zero, zero)
+        seen = _unmodulated(state, predicted_length.detach())
         probed, length = predicted_length, zero
         if probing:
             every = curriculum.probe_stride(config)
@@ -247,6 +247,11 @@ class Observation(NamedTuple):
     u_long: Tensor
 
 
+def _unmodulated(state: CurriculumState, target: Tensor) -> Observation:
+    zero = torch.zeros_like(state.log_price)
+    return Observation(state, target, zero, zero, zero)
+
+
 @torch.no_grad()
 def _paper_oracle(
     tokenizer: Tokenizer,
@@ -296,8 +301,7 @@ def _rate_oracle(
     k = tokenizer.config.max_length
     curves = rate_curves(tokenizer, z_q[::every], field[::every], config)
     state, target = curriculum.observe_rates(state, curves, config, k, reduce=distributed.summed)
-    zero = torch.zeros_like(state.log_price)
-    return Observation(state, target, zero, zero, zero)
+    return _unmodulated(state, target)
 
 
 def _variation_oracle(
@@ -305,8 +309,7 @@ def _variation_oracle(
 ) -> Observation:
     """Targets for all rows, from the field alone."""
     state, target = curriculum.observe_variation(state, field, config, k, reduce=distributed.summed)
-    zero = torch.zeros_like(state.log_price)
-    return Observation(state, target, zero, zero, zero)
+    return _unmodulated(state, target)
 
 
 def rate_curves(

@@ -5,8 +5,8 @@ rate curve can be read exactly, tokens go where they lower the squared error mos
 and the price is the one that gives the mean length asked for.
 
 The head is a linear one, on the leading principal directions of the pooled field. One that looks at
-all of them comes closer to the targets and says less of what there is to see: `benchmarks/NOTES.md`
-has the figures.
+all of them comes closer to the targets; on the bundled teacher its lengths say less of how many
+objects there are, on another that was not seen. `benchmarks/NOTES.md` has the figures.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import torch
 from strop.curriculum import scaled
 from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer
+from strop.training.attention import attended, sound_attention
 from strop.training.forward import Recipe, step_values
 from strop.training.preset import Preset
 from strop.training.recorded import WARM_STEPS
@@ -73,6 +74,11 @@ def estimated_memory(preset: Preset, trainable: int) -> float:
 
 def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str, Any]:
     """Take a few steps of each kind on random fields: seconds a step, memory, hours in all."""
+    with sound_attention(*attended(preset.model)):  # as in the run itself
+        return _measured(preset, device, steps)
+
+
+def _measured(preset: Preset, device: torch.device, steps: int) -> dict[str, Any]:
     model, training = preset.model, preset.training
     recipe = Recipe(
         scaled(preset.objective, training.steps),
