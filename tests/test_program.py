@@ -298,6 +298,8 @@ def plain(codes=((1, 2, 3), (4, 5, 6)), lengths=(3, 2), size=10, **more) -> Prog
         (lambda: plain().permute([[0, 1, 2]] * 3), r"3 orders for 2 programs"),
         (lambda: plain()[5], r"Rows 5 do not exist. This batch has 2 programs"),
         (lambda: plain()[[0, 7]], r"do not exist"),
+        (lambda: plain()[plain().lengths > 9], r"picks no program. Pick some of the 2"),
+        (lambda: Program.cat([plain()[0], plain()[1]]), r"differ in capacity: .*program\[0:1\]"),
         (lambda: plain()["a"], r"do not exist"),
         (lambda: plain()[0][0], r"single program, which has no rows"),
         (lambda: Program.cat([]), r"nothing to join"),
@@ -542,3 +544,9 @@ def test_any_cut_of_a_file_is_refused_or_is_whole_lines(tmp_path, suffix):
             continue
         assert suffix == ".jsonl"
         assert to_rows(loaded) == to_rows(plain()[: len(loaded)])
+
+
+def test_programs_one_by_one_are_cut_where_they_are_longer():
+    program = plain(lengths=(3, 1))
+    assert [int(row.truncate(2).lengths) for row in program] == [2, 1]
+    assert Program.cat([program[0:1], program[1:2]]) == program

@@ -88,6 +88,10 @@ class Program:
             raise ProgramError(
                 f"Rows {index!r} do not exist.", f"This batch has {len(self)} programs."
             ) from error
+        if picked.ndim and not len(picked):
+            raise ProgramError(
+                "This picks no program.", f"Pick some of the {len(self)} in this batch."
+            )
         stop = self.capacity if picked.ndim else int(self.lengths[picked])
         names = tuple(self.names[int(row)] for row in picked.reshape(-1)) if self.names else ()
         picked = picked.to(self.codes.device)
@@ -153,7 +157,9 @@ class Program:
                     raise ProgramError(
                         f"Programs differ in {what}: {getattr(first, what)!r} and "
                         f"{getattr(other, what)!r}.",
-                        "Join programs that one model wrote.",
+                        "A row by itself ends at its own length; take it as `program[0:1]`."
+                        if what == "capacity"
+                        else "Join programs that one model wrote.",
                     )
         named = all(part.names for part in parts)
         return replace(
@@ -171,6 +177,8 @@ class Program:
     def truncate(self, length: int | Tensor) -> Program:
         """Keep at most the first `length` codes of each program active."""
         wanted = self._per_row(length)
+        if self.codes.ndim == 1:  # one that is shorter already, and has no more room, is kept
+            wanted = wanted.clamp(max=self.capacity)
         check_range(wanted, 1, self.capacity, "length")
         return self._edited(lengths=torch.minimum(self.lengths, wanted))
 

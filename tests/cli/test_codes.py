@@ -16,6 +16,7 @@ from torch import Tensor
 import strop
 from strop import Program, Tokenizer
 from strop.cli import console
+from strop.errors import DataError
 from strop.images import save_image
 
 Run = Callable[..., tuple[int, str, str]]
@@ -215,6 +216,11 @@ def test_a_folder_that_is_not_writable_is_told_before_the_work(
     monkeypatch.setattr(Tokenizer, "encode", _not_reached)
     status, _, err = run("encode", pictures, "-m", model, "-o", tmp_path / "new" / "a.jsonl")
     assert (status, f"{tmp_path} is not writable" in err) == (1, True)
+
+
+def test_an_unset_variable_is_not_this_folder() -> None:
+    with pytest.raises(DataError, match="A path is empty"):
+        console.find_images(["a.png", ""])
 
 
 def test_folders_are_searched_as_datasets_are(run: Run, model: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from strop.cli import train as commands
-from strop.errors import ConfigError, StropError
+from strop.errors import ConfigError, StropError, TrainingError
 from strop.training.distributed import Workers
 from strop.training.features import open_fields
 
@@ -135,6 +135,30 @@ def test_sweep(pictures: str, tmp_path: Path) -> None:
     )
     assert (out / "frontier.png").is_file()
     assert (out / "seed=1/model/config.json").is_file()
+
+
+def test_axes_hold_words_and_lists() -> None:
+    given = ["training.seed=0, 1", "curriculum.oracle=error,price", "training.batch=[4, 8]"]
+    assert commands._axes([*given, "model.length_head.hidden=[4],[]"]) == {
+        "training.seed": [0, 1],
+        "curriculum.oracle": ["error", "price"],
+        "training.batch": [4, 8],
+        "model.length_head.hidden": [[4], []],
+    }
+    for wrong, message in [
+        (["training.seed=1", "training.seed=2"], "given twice. Write it as training.seed=A,B,C"),
+        (["training.seed=1,1"], "a value twice"),
+        (["training.seed="], "has no values"),
+        (["training.seed"], "has no values"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            commands._axes(wrong)
+
+
+def test_what_is_learnt_from_is_not_held_out(pictures: str, tmp_path: Path) -> None:
+    same = ["--data", pictures, "--val", pictures.removeprefix("folder:")]
+    with pytest.raises(TrainingError, match="would be learnt from and measured on"):
+        run("train", "strop-nano", *same, "--out", tmp_path, "--steps=2", "--batch=4", *SMALL)
 
 
 def test_unknown_keys_and_a_model_that_cannot_be_written_back(pictures: str) -> None:

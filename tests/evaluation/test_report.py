@@ -142,6 +142,12 @@ def test_models_of_one_name_are_told_apart(tmp_path):
     assert len(names) == 2
 
 
+def test_a_run_given_twice_is_read_once(tmp_path, monkeypatch):
+    write_part(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    assert len(read_runs([tmp_path / "model", "model", "./model/"])) == 1
+
+
 def test_which_figure_predicts_miou_needs_three_models(tmp_path):
     runs = []
     for number, (r2, probe, miou) in enumerate([(0.5, 0.1, 30), (0.6, 0.3, 50), (0.4, 0.2, 40)]):

@@ -59,6 +59,17 @@ def test_the_last_part_of_the_data_is_the_test(tokenizer, tmp_path):
         training_and_test(tokenizer, encoded_of(pairs), "", 0.01, Job(tmp_path))
 
 
+def test_scenes_that_are_learnt_from_are_no_test(tokenizer, tmp_path):
+    encoded = encode_dataset(tokenizer, open_dataset(SPEC), SPEC)
+    more = "scenes:?n=5&seed=4&size=64"
+    for _ in range(2):  # made, and read back from their file, which rounds places
+        with pytest.raises(DataError, match=r"3 of the 3 scenes to be tested on .*another seed"):
+            training_and_test(tokenizer, encoded, more, 0.2, Job(tmp_path))
+    others = more.replace("seed=4", "seed=5")
+    learnt, test = training_and_test(tokenizer, encoded, others, 0.2, Job(tmp_path))
+    assert (len(learnt), len(test)) == (5, 3)
+
+
 def test_nothing_is_read_without_scenes():
     with pytest.raises(DataError, match="without scenes"):
         train_reader(Pairs(spelled_pairs(4).program, ()), Options().reader, epochs=1)

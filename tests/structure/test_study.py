@@ -61,6 +61,27 @@ def test_options_are_checked_by_name_before_the_work(tokenizer, tmp_path):
         run_study(tokenizer, "erasure", "scenes:?n=2", tmp_path, {"draw": 3})
 
 
+@pytest.mark.parametrize(
+    ("study", "option", "value", "remedy"),
+    [
+        ("erasure", "draws", 0, "at least 1"),
+        ("erasure", "examples", 0, "at least 1"),
+        ("readouts", "clusters", -2, "at least 0"),
+        ("controls", "transplants", -1, "at least 1"),
+        ("grammar", "samples", 0, "at least 1"),
+        ("complexity", "seed", -1, "at least 0"),
+        ("synergy", "memory", -1.0, "above 0"),
+        ("reader", "test_share", 1.0, "between 0 and 1"),
+    ],
+)
+def test_options_out_of_range_are_refused_before_the_work(
+    tokenizer, tmp_path, monkeypatch, study, option, value, remedy
+):
+    monkeypatch.setattr(tokenizer, "encode", None)  # nothing is encoded
+    with pytest.raises(ConfigError, match=rf"{study}\.{option} is .*{remedy}"):
+        run_study(tokenizer, study, "scenes:?n=3&size=64", tmp_path, {option: value})
+
+
 def test_a_dataset_is_encoded_once_and_in_order(tokenizer):
     seen = []
     dataset = open_dataset("scenes:?n=5&size=64")

@@ -280,6 +280,7 @@ def test_weights_that_are_no_numbers_are_not_kept(networks, pictures, tmp_path, 
         ({"sources": {"random:tiny": 0.0}}, ConfigError, "weight of random:tiny is 0.0"),
         ({"sources": ["/a/net", "/b/net"]}, ConfigError, "Two networks are called 'net'"),
         ({"data": []}, TrainingError, "no images to train on"),
+        ({"data": ["a/b"], "validation": "folder:a/b"}, TrainingError, "learnt from and measured"),
         ({"shares": [1.0, 2.0]}, ConfigError, "shares of 1 datasets are 1, 2"),
         (
             {"data": [torch.zeros(9, 3, 64, 64, dtype=torch.uint8)]},

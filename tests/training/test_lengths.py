@@ -97,7 +97,7 @@ def test_a_head_that_can_finds_its_targets():
 
 
 def test_what_cannot_be_fitted_is_told(tokenizer):
-    with pytest.raises(ConfigError, match=r"mean length is 12\. Give one between 2 and 10"):
+    with pytest.raises(ConfigError, match=r"mean length is 12\. Give one above 2 and below 10"):
         train_lengths(tokenizer, smooth_pictures(24, 3), mean=12)
     with pytest.raises(TrainingError, match="8 images of 192 channels to fit 10 directions"):
         train_lengths(tokenizer, smooth_pictures(8, 3), mean=5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_training import tiny_fields, tiny_preset
+from tiny_training import tiny_config, tiny_fields, tiny_preset
 
 from strop.errors import FormatError, TrainingError
+from strop.model.checkpoint import load
+from strop.model.teacher import TeacherConfig
 from strop.training import checkpoint as checkpoints
 from strop.training.callbacks import Callback, read_metrics
 from strop.training.checkpoint import checkpoint_paths, latest_checkpoint, read_checkpoint
@@ -204,6 +207,29 @@ def test_other_images_are_refused_by_their_number(tmp_path):
     train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path)
     with pytest.raises(TrainingError, match="images was 54, now 194"):
         train(tiny_preset(steps=10), tiny_fields(200), out=tmp_path, resume=True)
+
+
+def test_as_many_images_of_other_data_are_refused_by_name(tmp_path):
+    teacher = TeacherConfig(name="random:tiny", width=192, scale=0.4)
+    preset = tiny_preset(steps=4, held_out=2, model=tiny_config(teacher=teacher))
+    data = "scenes:?n=12&seed={}&size=32"
+    train(preset, data.format(0), out=tmp_path, cache="memory")
+    with pytest.raises(TrainingError, match=r"data was scenes:\?n=12&seed=0.*now scenes:.*seed=1"):
+        train(preset, data.format(1), out=tmp_path, cache="memory", resume=True)
+
+
+def test_a_finished_run_keeps_what_its_model_has_got_since(tmp_path):
+    done = train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path)
+    done.tokenizer.about["lengths"] = "fitted anew"
+    done.tokenizer.save_pretrained(tmp_path / "model")
+    again = train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path, resume=True)
+    assert again.finished
+    assert again.metrics == pytest.approx(done.metrics)
+    assert load(tmp_path / "model").about["lengths"] == "fitted anew"
+    # Where none is left it is written once more.
+    shutil.rmtree(tmp_path / "model")
+    train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path, resume=True)
+    assert "lengths" not in load(tmp_path / "model").about
 
 
 def test_a_run_of_another_kind_is_refused_not_passed_over(tmp_path):

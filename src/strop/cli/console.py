@@ -129,7 +129,9 @@ def parse_length(text: str | None) -> int | Literal["max"] | None:
     if text == "max":
         return "max"
     if not text.isdecimal():
-        raise ProgramError(f"A length of {text!r} is no number.", 'Give a number, or "max".')
+        raise ProgramError(
+            f"A length of {text!r} is no number of codes.", 'Give a whole number, or "max".'
+        )
     return int(text)
 
 
@@ -137,6 +139,8 @@ def find_images(patterns: Sequence[str]) -> list[str]:
     """Files, folders (searched to the bottom) and globs to a list of files, in order."""
     found: list[str] = []
     for pattern in patterns:
+        if not pattern.strip():  # an unset variable in a shell, not this folder
+            raise DataError("A path is empty.", "Give a file, a folder or a pattern; . is here.")
         path = Path(pattern).expanduser()
         if path.is_dir():
             inside = list_files(path)

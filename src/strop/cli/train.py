@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -200,14 +202,10 @@ def sweep(
     device: Device = None,
 ) -> None:
     """Train at every combination of settings and draw R² against bits."""
-    grid = {
-        key: values if isinstance(values, list) else [values]
-        for key, values in parse_assignments([_as_list(axis) for axis in axes]).items()
-    }
     results = run_sweep(
         _resolved(preset, steps, batch, settings),
         data,
-        grid,
+        _axes(axes),
         out=folder,
         say=say,
         validation=validation,
@@ -302,7 +300,27 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _as_list(axis: str) -> str:
-    """`key=1,2` as TOML would have it: `key=[1,2]`."""
-    key, equals, values = axis.partition("=")
-    return f"{key}{equals}[{values}]" if equals and not values.startswith("[") else axis
+def _axes(assignments: list[str]) -> dict[str, list[Any]]:
+    """`["training.seed=0,1", "curriculum.oracle=error,price"]` to the values of each key."""
+    grid: dict[str, list[Any]] = {}
+    for assignment in assignments:
+        key, equals, text = (part.strip() for part in assignment.partition("="))
+        if not (equals and key and text):
+            raise ConfigError(
+                f"The axis {assignment!r} has no values.", "Write it as training.seed=0,1,2."
+            )
+        if key in grid:
+            raise ConfigError(f"The axis {key} is given twice.", f"Write it as {key}=A,B,C.")
+        grid[key] = _values(text)
+        if any(value in grid[key][:at] for at, value in enumerate(grid[key])):
+            raise ConfigError(f"The axis {key} has a value twice.", "Give each value once.")
+    return grid
+
+
+def _values(text: str) -> list[Any]:
+    """Values by comma: TOML each, and what is not is a string. Brackets hold a list together."""
+    for listed in (text, f"[{text}]"):
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            if isinstance(values := tomllib.loads(f"values = {listed}")["values"], list):
+                return values
+    return [parse_assignments([f"value={part}"])["value"] for part in text.split(",")]

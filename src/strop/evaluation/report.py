@@ -90,7 +90,7 @@ def _copy_pictures(part: Part, folder: Path, number: int) -> None:
 def read_runs(runs: Sequence[PathLike]) -> list[Part]:
     """All parts of all runs, by model and suite; each knows the paths of its `pictures`."""
     parts: list[Part] = []
-    for run in map(Path, runs):
+    for run in {run.resolve(): run for run in map(Path, runs)}.values():  # each once
         found = [path for name in SUITES for path in sorted(run.glob(f"*/{name}.json"))]
         if not found:
             raise DataError(

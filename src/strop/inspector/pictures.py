@@ -39,6 +39,11 @@ def read_upload(text: str, config: TokenizerConfig) -> Tensor:
     with _decoders:
         try:
             image = Image.open(io.BytesIO(content), formats=FORMATS)
+        except Image.DecompressionBombError as error:
+            raise ImageError(
+                f"The image has more than {MAX_PIXELS:,} pixels.",
+                "Resize it first; the model looks at a much smaller one anyway.",
+            ) from error
         except Exception as error:  # its parsers raise nearly everything
             raise ImageError(
                 "This is no image that can be shown here.", "Send a PNG, a JPEG or a WebP."

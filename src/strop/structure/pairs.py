@@ -59,13 +59,38 @@ def training_and_test(
     """
     own = pairs_of(encoded)
     if spec:
-        return encode_pairs(tokenizer, spec, job), own
+        learnt = encode_pairs(tokenizer, spec, job)
+        if both := _common(learnt.scenes, own.scenes):
+            raise DataError(
+                f"{both} of the {len(own)} scenes to be tested on are also learnt from.",
+                "Give --pairs other scenes: another seed, or another split.",
+            )
+        return learnt, own
     held_out = round(len(own) * test_share)
     if not 0 < held_out < len(own):
         raise DataError(
             f"{len(own)} images leave none to learn from or none to test on.", "Give more."
         )
     return own[: len(own) - held_out], own[len(own) - held_out :]
+
+
+def _common(learnt: Sequence[Things], tested: Sequence[Things]) -> int:
+    """How many of the scenes `tested` are among those `learnt`: like objects in the same places.
+
+    Places are kept to a millimetre in files, so they are the same within two.
+    """
+    known: dict[tuple[tuple[str, ...], ...], list[Things]] = {}
+    for scene in learnt:
+        known.setdefault(tuple(thing.words for thing in scene), []).append(scene)
+
+    def same(one: Things, other: Things) -> bool:
+        apart = (max(abs(a.x - b.x), abs(a.y - b.y)) for a, b in zip(one, other, strict=True))
+        return len(one) > 0 and max(apart) < 2e-3
+
+    alike = (known.get(tuple(thing.words for thing in scene), []) for scene in tested)
+    return sum(
+        any(same(scene, each) for each in some) for scene, some in zip(tested, alike, strict=True)
+    )
 
 
 def encode_pairs(tokenizer: Tokenizer, spec: str, job: Job) -> Pairs:

@@ -145,6 +145,13 @@ def find_study(name: str) -> Study:
     return importlib.import_module(f"strop.structure.{name}").STUDY
 
 
+_AT_LEAST_ONE = {
+    *("curve", "depth", "draws", "epochs", "examples", "pages"),
+    *("rounds", "samples", "scenes", "transplants", "width"),
+}
+"""Options that mean nothing at 0, in any study."""
+
+
 def run_study(
     tokenizer: Tokenizer,
     name: str,
@@ -163,6 +170,7 @@ def run_study(
     """
     study = find_study(name)
     chosen: Any = from_dict(study.options, options or {}, name)
+    check_options(chosen, name)
     dataset = open_dataset(data)
     check_needs(study.needs, first_readable(dataset), name, data)
     encoded = encode_dataset(tokenizer, dataset, data, batch=batch, workers=workers, watch=watch)
@@ -176,6 +184,20 @@ def run_study(
     }
     write_findings(out, setting, findings)
     return findings
+
+
+def check_options(options: Any, name: str) -> None:
+    """Refuse what would fail, or mean nothing, when all images are encoded."""
+    for option, value in vars(options).items():
+        least = int(option in _AT_LEAST_ONE)
+        if isinstance(value, int) and value < least:
+            raise ConfigError(f"{name}.{option} is {value}.", f"Give at least {least}.")
+    if not 0 < getattr(options, "test_share", 0.5) < 1:
+        raise ConfigError(
+            f"{name}.test_share is {options.test_share}.", "Give a share between 0 and 1."
+        )
+    if getattr(options, "memory", 1.0) <= 0:
+        raise ConfigError(f"{name}.memory is {options.memory}.", "Give gigabytes above 0.")
 
 
 def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> None:

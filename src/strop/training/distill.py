@@ -36,7 +36,7 @@ from strop.training.checkpoint import (
     write_checkpoint,
 )
 from strop.training.distilled import save_distilled
-from strop.training.fields import data_name
+from strop.training.fields import check_held_out, data_name
 from strop.training.inherit import check_inheritance, fit_heads, inherit
 from strop.training.loop import machine
 from strop.training.networks import load_network
@@ -166,6 +166,8 @@ def distill(
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     weights = dict(sources) if isinstance(sources, Mapping) else dict.fromkeys(sources, 1.0)
     _check(weights, data, shares)
+    for each in data:
+        check_held_out(each, validation)
     folder = Path(out)
     checkpoint = open_run(folder, resume=resume, kind=DISTILLATION)
     watch(0, "loading networks")

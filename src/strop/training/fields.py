@@ -55,6 +55,7 @@ def open_data(
     progress: Progress | None = None,
 ) -> Fields:
     """Open what `strop.train` was given; see there for the arguments."""
+    check_held_out(data, validation)
     config, training = preset.model, preset.training
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
@@ -105,6 +106,17 @@ def open_data(
             loading_workers=loading_workers,
         )
     return Fields(source, held_out.to(device), config, data_name(data))
+
+
+def check_held_out(data: object, validation: object) -> None:
+    """Refuse to measure on the very images that are learnt from."""
+    if not (isinstance(data, str) and isinstance(validation, str)):
+        return
+    if parse_spec(data) == parse_spec(validation):
+        raise TrainingError(
+            f"{validation} would be learnt from and measured on.",
+            "Give --val other images; without it, some of --data are kept back.",
+        )
 
 
 def data_name(data: str | Dataset | Tensor) -> str:

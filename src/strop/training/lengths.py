@@ -68,7 +68,7 @@ def train_lengths(
     if not CurriculumConfig.oracle_minimum < mean < k:
         raise ConfigError(
             f"The mean length is {mean:g}.",
-            f"Give one between {CurriculumConfig.oracle_minimum} and {k}.",
+            f"Give one above {CurriculumConfig.oracle_minimum} and below {k}.",
         )
     config = CurriculumConfig(
         oracle="price", price_per=per, oracle_scale=mean / k, oracle_contrast=contrast

@@ -167,7 +167,7 @@ def train(
         model = fields.config if own else _trained_model(fields.config, preset.curriculum)
         preset = replace(preset, model=model)
         if checkpoint is not None:
-            _check_same(checkpoint, preset, fields.source.images)
+            _check_same(checkpoint, preset, fields)
         steps = preset.training.steps
         recipe = Recipe(
             objective=scaled(preset.objective, steps),
@@ -261,12 +261,13 @@ class _Loop:
             finished = run.step == training.steps
             if not finished:
                 self._checkpoint()
-            elif stepper.steps_done == 0:  # resumed after its last step
+            again = finished and stepper.steps_done == 0  # resumed after its last step
+            if again:
                 self._validate()
             # Only the first process looked at the held-out images.
             self.metrics = distributed.of_first(self.metrics, stepper.device)
             if finished:
-                self._save()
+                self._finish(keep=again)
         finally:
             self.watchers.on_end(run, finished)
             # In every process: each read images of its own.
@@ -350,6 +351,7 @@ class _Loop:
         about = {
             "preset": to_dict(run.preset),
             "images": self.fields.source.images,
+            "data": self.fields.name,
             "counted": run.stepper.counted,
             "seconds": self.seconds,
         }
@@ -362,8 +364,11 @@ class _Loop:
         )
         self.watchers.on_checkpoint(run, path)
 
-    def _save(self) -> None:
-        """The model as it is to be used; the first process writes it, its card and the plots."""
+    def _finish(self, *, keep: bool) -> None:
+        """The model as it is to be used; the first process writes it, its card and the plots.
+
+        With `keep`, a model that is there stays: it may have got a decoder or other lengths since.
+        """
         run, stepper = self.run, self.run.stepper
         if stepper.averaged is not None:
             stepper.use_averaged_weights()
@@ -376,7 +381,8 @@ class _Loop:
             "metrics": {f"{name}, held out": value for name, value in self.metrics.items()},
         }
         if run.folder is not None and self.recipe.workers.first:
-            tokenizer.save_pretrained(run.folder / "model")
+            if not (keep and (run.folder / "model" / "config.json").is_file()):
+                tokenizer.save_pretrained(run.folder / "model")
             lines = read_metrics(run.folder / "metrics.jsonl")
             ends = self.recipe.curriculum.phase_ends if self.recipe.curriculum.enabled else ()
             plot_run(lines, ends, run.folder)
@@ -477,10 +483,11 @@ def _stored_preset(checkpoint: Checkpoint) -> Preset:
     return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
 
 
-def _check_same(checkpoint: Checkpoint, preset: Preset, images: int) -> None:
-    before = settings_of(_stored_preset(checkpoint), images=checkpoint.about["images"])
-    now = settings_of(preset, images=images)
-    check_same(checkpoint.folder, before, now, MAY_CHANGE)
+def _check_same(checkpoint: Checkpoint, preset: Preset, fields: Fields) -> None:
+    facts = {"images": fields.source.images, "data": fields.name}
+    about = checkpoint.about | {"data": checkpoint.about.get("data", fields.name)}  # older: unnamed
+    before = settings_of(_stored_preset(checkpoint), **{name: about[name] for name in facts})
+    check_same(checkpoint.folder, before, settings_of(preset, **facts), MAY_CHANGE)
 
 
 def settings_of(preset: Preset, **facts: Any) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _tables(name: str, below: tuple[str, ...]) -> dict[str, Any]:
         known = preset_names()
         hint = did_you_mean(name, known)
         raise ConfigError(
-            f"There is no preset {name!r}.",
+            f"There is no {'file' if name.endswith('.toml') else 'preset'} {name!r}.",
             f"{hint}Known presets: {', '.join(known)}; or give the path of a .toml file.",
         )
     try:
