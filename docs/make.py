@@ -21,10 +21,12 @@ import clevr
 
 from strop.config import flatten, to_dict
 from strop.evaluation.alignment import HEADLINE
+from strop.evaluation.clevr import tables
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import to_markdown
 from strop.evaluation.probes.protocol import PROTOCOLS
-from strop.evaluation.report import read_runs, report_blocks
+from strop.evaluation.report import report_blocks
+from strop.evaluation.runs import read_runs
 from strop.files import write_text
 from strop.structure.study import STUDIES, find_study
 
@@ -506,12 +508,14 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "scenes": partial(bundled, "scenes"),
     "study_options": study_options,
     "erasure_cost": erasure_cost,
-    "clevr_settings": partial(clevr.block, clevr.settings),
-    "clevr_tables": partial(clevr.block, clevr.tables),
-    "clevr_lengths": partial(clevr.block, clevr.lengths),
+    "clevr_settings": partial(clevr.block, tables.settings),
+    "clevr_tables": partial(clevr.block, tables.tables),
+    "clevr_mean_image": partial(clevr.block, clevr.mean_image),
+    "clevr_cost": partial(clevr.block, tables.cost),
+    "clevr_lengths": partial(clevr.block, tables.lengths, "lengths"),
     "clevr_follow": partial(clevr.block, clevr.follow),
-    "clevr_changes": partial(clevr.block, clevr.changes),
-    "clevr_trials": partial(clevr.block, clevr.trials),
+    "clevr_changes": partial(clevr.block, tables.changes),
+    "clevr_trials": partial(clevr.block, tables.trials, "rate"),
     **{
         f"study:{path.stem}": partial(study, path.stem)
         for path in sorted((RESULTS / "structure").glob("*.json"))

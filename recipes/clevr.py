@@ -5,8 +5,8 @@
 
 Rows are named in `PAPER` and `TRIALS`: the paper's five, with a decoder, and what was tried to make
 lengths and programs better, each with a codebook of 64. Rows that are asked for together share the
-teacher's fields. Nothing is chosen by looking at `--clevr`. The tables of docs/clevr.md are made
-from what lies in benchmarks/results/clevr: move a row there to have it in them.
+teacher's fields. Nothing is chosen by looking at `--clevr`. `strop report runs/clevr/results/*`
+makes the tables; those of docs/clevr.md are of what lies in benchmarks/results/clevr.
 """
 
 from __future__ import annotations

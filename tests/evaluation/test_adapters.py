@@ -17,7 +17,8 @@ from strop.errors import ConfigError, DataError, ModelError
 from strop.evaluation.adapters import ADAPTERS, evaluate_adapter, flextok, one_d_piece
 from strop.evaluation.paper import OTHERS
 from strop.evaluation.probes.protocol import PAPER
-from strop.evaluation.report import compare, read_runs
+from strop.evaluation.report import compare
+from strop.evaluation.runs import read_runs
 
 
 class RecordedFlexTok(nn.Module):

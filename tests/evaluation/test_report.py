@@ -26,7 +26,8 @@ from strop.evaluation.page import (
     to_markdown,
 )
 from strop.evaluation.parts import Run, Source
-from strop.evaluation.report import compare, read_runs, write_report
+from strop.evaluation.report import compare, write_report
+from strop.evaluation.runs import read_runs
 from strop.images import save_image
 from strop.training.preset import load_preset
 

@@ -61,6 +61,9 @@ MEASURES: dict[str, Measure] = {
     "length_detail_correlation": Measure(
         "length and detail", "Pearson's r of length and the variance of the teacher's field", ""
     ),
+    "objects_correlation": Measure(
+        "length and objects", "Pearson's r of length and number of objects", digits=2
+    ),
     # Bits.
     "bits_fixed_rate": Measure("bits", "mean length * log2(codes)", "lower", "bits", 1),
     "bits_entropy": Measure(
@@ -122,4 +125,6 @@ MEASURES: dict[str, Measure] = {
     "delta1": Measure("δ1", "pixels within a factor of 1.25", unit="%", digits=1),
     "delta2": Measure("δ2", "pixels within a factor of 1.25²", unit="%", digits=1),
     "delta3": Measure("δ3", "pixels within a factor of 1.25³", unit="%", digits=1),
+    # Training.
+    "training_hours": Measure("training", "hours of training on one GPU", "lower", "h", 1),
 }

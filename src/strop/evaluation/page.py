@@ -49,6 +49,8 @@ class Picture:
     caption: str
 
 
+_CODE = re.compile(r"`([^`]+)`")
+
 Block = Heading | Text | Points | Table | Picture
 
 
@@ -79,9 +81,11 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums;
+  display: block; overflow-x: auto }
 th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #ddd }
+td { white-space: nowrap } th { vertical-align: bottom; min-width: 3em }
 th:first-child, td:first-child { text-align: left }
 img { max-width: 100% } figcaption { color: #555 }
 @media (prefers-color-scheme: dark) { body { background: #181818; color: #ddd }
@@ -105,13 +109,13 @@ def _html(block: Block) -> str:
         case Heading(text, level):
             return f"<h{level}>{html.escape(text)}</h{level}>"
         case Text(text):
-            return f"<p>{html.escape(text)}</p>"
+            return f"<p>{_inline(text)}</p>"
         case Points(items):
-            return f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
+            return f"<ul>{''.join(f'<li>{_inline(item)}</li>' for item in items)}</ul>"
         case Table(header, rows):
 
             def line(cells: Sequence[str], tag: str) -> str:
-                inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+                inner = "".join(f"<{tag}>{_inline(cell)}</{tag}>" for cell in cells)
                 return f"<tr>{inner}</tr>"
 
             body = "\n".join(line(row, "td") for row in rows)
@@ -125,6 +129,11 @@ def _html(block: Block) -> str:
             )
 
 
+def _inline(text: str) -> str:
+    """What stands between backticks is code."""
+    return _CODE.sub(r"<code>\1</code>", html.escape(text))
+
+
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -136,6 +145,7 @@ _LATEX = {
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
     "–": "--",
+    "≈": r"$\approx$",
 }
 
 
@@ -172,4 +182,5 @@ def _latex(block: Block, folder: Path) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub("|".join(map(re.escape, _LATEX)), lambda mark: _LATEX[mark[0]], text)
+    escaped = re.sub("|".join(map(re.escape, _LATEX)), lambda mark: _LATEX[mark[0]], text)
+    return _CODE.sub(lambda code: f"\\texttt{{{code[1]}}}", escaped)

@@ -1,4 +1,7 @@
-"""The report: the parts of one or more runs on one page, beside the paper's figures."""
+"""The report: the parts of one or more runs on one page, beside the paper's figures.
+
+Runs that are rows of the CLEVR study also have its tables and figures there.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,17 @@ from typing import Any
 
 from strop.data.spec import parse_spec
 from strop.errors import DataError
+from strop.evaluation.clevr.figures import CAPTIONS, figures
+from strop.evaluation.clevr.rows import Row, read_rows
+from strop.evaluation.clevr.tables import (
+    LEAST_CORRELATION,
+    changes,
+    cost,
+    lengths,
+    settings,
+    tables,
+    trials,
+)
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import (
     Block,
@@ -23,9 +37,11 @@ from strop.evaluation.page import (
     to_markdown,
 )
 from strop.evaluation.paper import MEAN, OFFICIAL, Setting, setting_of
-from strop.evaluation.parts import FORMAT, KIND, Part
+from strop.evaluation.parts import Part
+from strop.evaluation.runs import read_runs
 from strop.evaluation.suites import SUITES
-from strop.files import PathLike, read_json, write_json, write_text
+from strop.figures import save_figure
+from strop.files import PathLike, write_json, write_text
 from strop.statistics import pearson
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -60,22 +76,37 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What the table of each suite shows."""
 
 
+TRIALS_NOTE = (
+    "K above own is what all K tokens gain over the chosen lengths. Here, and of a search are the "
+    "correlations with the number of objects of the chosen lengths of these images, and of each "
+    "image's shortest length near its best. A trial is better than the paper's if it beats the "
+    "paper's row with its preset, teacher and seed in R² at its own lengths and at all K tokens, "
+    f"and Pearson r is at least {LEAST_CORRELATION}."
+)
+
+
 def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False) -> list[Path]:
     """Write `report.md`, `report.html`, `report.json` and, if asked, `report.tex` into a folder."""
     folder = Path(out)
     parts = read_runs(runs)
     for number, part in enumerate(parts):
         _copy_pictures(part, folder / "figures", number)
-    blocks = [Heading("Evaluation", 1), *report_blocks(parts)]
+    rows = read_rows(runs)
+    study = clevr_blocks(rows, folder / "figures") if rows else []
+    blocks = [Heading("Evaluation", 1), *study, *report_blocks(parts)]
     pages = {"report.md": to_markdown(blocks, folder), "report.html": to_html(blocks)}
     if latex:
         pages["report.tex"] = to_latex(blocks, folder)
     for name, text in pages.items():
         write_text(folder / name, text)
     plain = [{key: part[key] for key in part if key != "pictures"} for part in parts]
-    content = {"parts": plain, "paper": compare(parts)}
+    content = {"parts": plain, "paper": compare(parts), "clevr": [_row(row) for row in rows]}
     write_json(folder / "report.json", "report", 1, content)
     return [folder / name for name in (*pages, "report.json")]
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {"name": row.name, **row.facts}
 
 
 def _copy_pictures(part: Part, folder: Path, number: int) -> None:
@@ -85,36 +116,6 @@ def _copy_pictures(part: Part, folder: Path, number: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(picture, copy)
     part["pictures"] = list(copies.values())
-
-
-def read_runs(runs: Sequence[PathLike]) -> list[Part]:
-    """All parts of all runs, by model and suite; each knows the paths of its `pictures`."""
-    parts: list[Part] = []
-    for run in {run.resolve(): run for run in map(Path, runs)}.values():  # each once
-        found = [path for name in SUITES for path in sorted(run.glob(f"*/{name}.json"))]
-        if not found:
-            raise DataError(
-                f"{run} holds no finished part of an evaluation.",
-                "Give folders that `strop eval` wrote.",
-            )
-        parts += [
-            {
-                **read_json(path, KIND, FORMAT),
-                "pictures": sorted(path.parent.glob(f"{path.stem}*.png")),
-            }
-            for path in found
-        ]
-    models = list(dict.fromkeys(part["model"]["fingerprint"] for part in parts))
-    suites = list(SUITES)
-    names = {part["model"]["fingerprint"]: part["model"]["name"] for part in parts}
-    for part in parts:
-        model = part["model"]
-        if list(names.values()).count(model["name"]) > 1:  # two folders may both be called `model`
-            part["model"] = {**model, "name": f"{model['name']} {model['fingerprint'][:6]}"}
-    return sorted(
-        parts,
-        key=lambda part: (models.index(part["model"]["fingerprint"]), suites.index(part["suite"])),
-    )
 
 
 def compare(parts: Sequence[Part]) -> list[dict[str, Any]]:
@@ -172,6 +173,30 @@ def _means(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
 
 
 # The page.
+
+
+def clevr_blocks(rows: list[Row], folder: Path) -> Iterator[Block]:
+    """The CLEVR study; its figures are drawn into the folder."""
+    pictures = {}
+    for name, figure in figures(rows).items():
+        path = folder / f"clevr-{name}.png"
+        save_figure(figure, path)
+        pictures[name] = Picture(path, CAPTIONS[name])
+    yield Heading("The CLEVR study")
+    yield from settings(rows)
+    yield from tables(rows)
+    yield from cost(rows)
+    yield Heading("Length against complexity", 3)
+    yield from lengths(rows)
+    if "lengths" in pictures:
+        yield pictures["lengths"]
+    if "rate" in pictures:
+        yield Heading("Past the paper", 3)
+        yield Text("What each trial changes in the paper's row:")
+        yield from changes(rows)
+        yield from trials(rows)
+        yield Text(TRIALS_NOTE)
+        yield pictures["rate"]
 
 
 def report_blocks(parts: list[Part]) -> Iterator[Block]:

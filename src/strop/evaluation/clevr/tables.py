@@ -1,0 +1,313 @@
+"""The tables of the study, as blocks of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from strop.config import flatten, to_dict
+from strop.data.scenes import ScenesDataset
+from strop.data.spec import open_dataset
+from strop.evaluation.clevr.rows import DATA, HELD_OUT, Row, choosing, measured_on, tried
+from strop.evaluation.measures import MEASURES
+from strop.evaluation.page import Block, Points, Table, Text
+from strop.evaluation.paper import cells as paper_cells
+from strop.evaluation.parts import Part
+from strop.statistics import pearson
+from strop.training.preset import load_preset
+
+COLUMNS = (
+    "cosine",
+    "r2",
+    "r2_centred",
+    "ssim",
+    "lpips",
+    "codebook_used",
+    "codebook_effective",
+    "length_mean",
+)
+
+LEAST_CORRELATION = 0.85
+"""With the number of objects, for a trial to count as better than the paper's curriculum."""
+
+LOGISTICS = ("data", "validate_every", "checkpoint_every")
+"""Settings of training that leave the model as it is."""
+
+
+# The paper's two tables.
+
+
+def settings(rows: Sequence[Row]) -> Iterator[Block]:
+    """What is not as in the paper's preset, from the settings of the first row that is no trial."""
+    first = next((row for row in rows if not row.is_trial), None)
+    if first is None:
+        return
+    paper = flatten(to_dict(load_preset(first.facts["preset"])))
+    differs = [
+        [f"`{key}`", _plain(paper[key]), _plain(value)]
+        for key, value in flatten(first.plan).items()
+        if key in paper and paper[key] != value and key.split(".")[-1] not in LOGISTICS
+    ]
+    yield Table([f"setting of `{first.name}`", "the paper's preset", "here"], differs)
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Block]:
+    """Ours and the paper's, on each data; what seeds change; what choosing lengths costs."""
+    ours = [row for row in rows if not row.is_trial]
+    for kind, told in DATA.items():
+        some = measured_on(ours, kind)
+        if not some:
+            continue
+        known = [found for row in some for found in (row.values(kind), _paper(row))]
+        shown = [name for name in COLUMNS if any(name in found for found in known)]
+        yield Text(f"On {some[0].images(kind):,} {told}:")
+        yield Table(["", *(MEASURES[name].heading for name in shown)], _beside(some, kind, shown))
+        yield from _without_bits(some, kind)
+        yield from _seeds(some, kind, shown)
+        yield from _cost_of_lengths(some, kind)
+
+
+def _beside(rows: list[Row], kind: str, shown: list[str]) -> list[list[str]]:
+    """The rows of each preset, and below them what the paper has for it."""
+
+    def line(name: str, values: Mapping[str, float | None]) -> list[str]:
+        return [name, *(MEASURES[each].format(values.get(each)) for each in shown)]
+
+    lines = []
+    for preset in dict.fromkeys(row.facts["preset"] for row in rows):
+        same = [row for row in rows if row.facts["preset"] == preset]
+        lines += [line(f"`{row.name}`", row.values(kind)) for row in same]
+        lines.append(line("the paper's", _paper(same[0])))
+    return lines
+
+
+def _paper(row: Row) -> dict[str, float]:
+    """All that the paper has of the row's preset."""
+    preset = row.facts["preset"]
+    return {cell.measure: cell.value for cell in paper_cells() if cell.variant == preset}
+
+
+def _without_bits(rows: list[Row], kind: str) -> Iterator[Block]:
+    """What one field for all images has, which says how easy each teacher's fields are."""
+    found = {row.facts["teacher"]: row.values(kind)["r2_mean_field"] for row in rows}
+    told = ", ".join(f"{_number(r2, 3)} of `{teacher}`" for teacher, r2 in found.items())
+    yield Text(f"The mean field, one for all images, has R² {told}.")
+
+
+def _seeds(rows: list[Row], kind: str, shown: list[str]) -> Iterator[Block]:
+    """How far runs lie apart that differ in their seed alone."""
+
+    def but_seed(row: Row) -> tuple[str, str]:
+        return row.facts["row"], row.facts["teacher"]
+
+    for _, group in groupby(sorted(rows, key=but_seed), key=but_seed):
+        same = list(group)
+        if len(same) > 1:
+            apart = [
+                f"{MEASURES[name].title} {MEASURES[name].format(max(found) - min(found))}"
+                for name in shown
+                if len(found := _numbers(row.values(kind).get(name) for row in same)) > 1
+            ]
+            names = " and ".join(f"`{row.name}`" for row in same)
+            yield Text(f"{names} differ in their seed alone and lie apart by {', '.join(apart)}.")
+
+
+def _cost_of_lengths(rows: list[Row], kind: str) -> Iterator[Block]:
+    """R² that a model with one fixed length has above the one that chooses."""
+    by_name = {row.name: row for row in rows}
+    told = []
+    for name, row in by_name.items():
+        fixed = by_name.get(f"{name}-fixed")
+        if fixed and (found := _numbers([fixed.values(kind)["r2"], row.values(kind)["r2"]])):
+            paper = _paper(fixed)["r2"] - _paper(row)["r2"]
+            told.append(f"{found[0] - found[1]:+.3f} for `{name}` (the paper's: {paper:+.3f})")
+    if told:
+        yield Text(
+            "One fixed length of all K tokens, in a model of its own, changes R² by "
+            f"{', '.join(told)}."
+        )
+
+
+def cost(rows: Sequence[Row]) -> Iterator[Block]:
+    """What training took, and the paper's hours beside."""
+    machines = " or ".join(dict.fromkeys(row.facts["machine"] for row in rows))
+    yield Text(f"What training took on one {machines}; the paper's hours are of one H100:")
+    header = ["", "minutes", "img/s", "images seen", "the paper's images", "the paper's hours"]
+    yield Table(header, [_cost(row) for row in rows])
+
+
+def _cost(row: Row) -> list[str]:
+    facts, paper = row.facts, load_preset(row.facts["preset"]).training
+    return [
+        f"`{row.name}`",
+        f"{facts['minutes']:.1f}",
+        f"{facts['images_per_second']:,.0f}",
+        *(f"{seen / 1e6:.1f} M" for seen in (facts["images_seen"], paper.steps * paper.batch)),
+        MEASURES["training_hours"].format(_paper(row).get("training_hours")),
+    ]
+
+
+# Length against complexity.
+
+
+def lengths(rows: Sequence[Row]) -> Iterator[Block]:
+    """How the length follows the number of objects, for every row that chooses lengths."""
+    for kind, told in DATA.items():
+        some = choosing(rows, kind)
+        if not some:
+            continue
+        follows = {row.name: row.facts["complexity"][kind] for row in some}
+        counts = sorted({int(count) for each in follows.values() for count in each["mean_length"]})
+        yield Text(
+            f"On {some[0].images(kind):,} {told}; correlations with 95 % intervals, and the mean "
+            f"length of scenes of {counts[0]} to {counts[-1]} objects:"
+        )
+        header = ["", "Pearson r", "Spearman r", "lengths", *map(str, counts)]
+        body = []
+        for row in some:
+            found = follows[row.name]
+            means = (found["mean_length"].get(str(count)) for count in counts)
+            body.append(
+                [
+                    f"`{row.name}`",
+                    *(interval(found[name]) for name in ("pearson", "spearman")),
+                    _range(row.values(kind)),
+                    *(_number(mean, 1) for mean in means),
+                    _number(found.get("percentiles", {}).get("ratio"), 2),
+                ]
+            )
+            if "objects_correlation" in (paper := _paper(row)):
+                correlation = (
+                    f"≈ {MEASURES['objects_correlation'].format(paper['objects_correlation'])}"
+                )
+                blank = ["–"] * (len(counts) + 1)
+                body.append(["the paper's", correlation, "–", _range(paper), *blank])
+        yield Table([*header, "95 % at ten over 5 % at three"], body)
+
+
+def _range(values: Mapping[str, float | None]) -> str:
+    return " to ".join(
+        MEASURES[name].format(values[name]) for name in ("length_least", "length_most")
+    )
+
+
+# Past the paper.
+
+
+def changes(rows: Sequence[Row]) -> Iterator[Block]:
+    """Every setting that a trial changes in the paper's row."""
+    told = {row.facts["row"]: row.facts["changes"] for row in rows if row.is_trial}
+    yield Points(
+        [
+            f"`{name}`: {', '.join(f'`{key} = {_plain(value)}`' for key, value in found.items())}"
+            for name, found in told.items()
+        ]
+    )
+
+
+def trials(rows: Sequence[Row]) -> Iterator[Block]:
+    """The trials beside the paper's curriculum; judged on held-out scenes alone."""
+    for kind, told in DATA.items():
+        some = tried(rows, kind)
+        if not some:
+            continue
+        found = [_rated(row, kind) for row in some]
+        if kind == HELD_OUT:
+            found = [
+                {**cells, "better than the paper's": _verdict(row, some)}
+                for row, cells in zip(some, found, strict=True)
+            ]
+        yield Text(
+            f"On {some[0].images(kind, 'rate'):,} {told}, each interpreted at every length; the "
+            f"correlation with the number of objects on all {some[0].images(kind):,}:"
+        )
+        header = list(dict.fromkeys(name for cells in found for name in cells))
+        yield Table(header, [[cells.get(name, "–") for name in header] for cells in found])
+
+
+def _rated(row: Row, kind: str) -> dict[str, str]:
+    """The cells of a row: R² at its own and at forced lengths, and what its choice is worth."""
+    rate, aligned = row.parts[kind, "rate"], row.values(kind)
+    values, curve = rate["values"], rate["curve"]["r2"]
+    forced = [len(curve) // part for part in (8, 4, 2, 1)]
+    r2 = MEASURES["r2"].format
+    cells = {
+        "": f"`{row.name}`",
+        "R² at its own lengths": r2(values["r2"]),
+        **{f"at {length}": r2(curve[length - 1]) for length in forced},
+        "K above own": f"{curve[-1] - values['r2']:+.4f}",
+        "mean length": MEASURES["length_mean"].format(values["length_mean"]),
+        "Pearson r": _number(row.correlation(kind), 3),
+        **_searched(rate),
+        MEASURES["codebook_effective"].heading: MEASURES["codebook_effective"].format(
+            aligned["codebook_effective"]
+        ),
+        "regret": MEASURES["regret_r2"].format(values["regret_r2"]),
+        "regret of one length": MEASURES["regret_r2_fixed"].format(values["regret_r2_fixed"]),
+    }
+    if "margin_r2" in aligned:
+        cells["above the best baseline"] = MEASURES["margin_r2"].format(aligned["margin_r2"])
+    return cells
+
+
+def _searched(rate: Part) -> dict[str, str]:
+    """How the chosen lengths of these images follow their objects, and those of a search."""
+    found = followed(rate).values()
+    told = " / ".join(_number(each, 3) for each in found)
+    return {"here, and of a search": told} if found else {}
+
+
+def followed(rate: Part) -> dict[str, float]:
+    """Pearson r of chosen and of searched lengths with the number of objects.
+
+    Empty for other data than our scenes: only there is their number known without the data.
+    """
+    scenes = open_dataset(rate["data"]) if rate["data"].startswith(f"{HELD_OUT}:") else None
+    if not isinstance(scenes, ScenesDataset):
+        return {}
+    objects = scenes.object_counts()[: rate["images"]].numpy()
+    lengths = rate["lengths"]
+    return {who: pearson(np.array(lengths[who]), objects) for who in ("chosen", "searched")}
+
+
+def _verdict(row: Row, rows: list[Row]) -> str:
+    """Whether a trial beats the paper's row in all of three respects; if not, where it does not."""
+    paper = next((each for each in rows if not each.is_trial and each.setting == row.setting), None)
+    if not row.is_trial or paper is None:
+        return "–"
+    rate, beside = (each.parts[HELD_OUT, "rate"] for each in (row, paper))
+    better = {
+        "R² at its own lengths": rate["values"]["r2"] > beside["values"]["r2"],
+        "R² at K": rate["curve"]["r2"][-1] > beside["curve"]["r2"][-1],
+        "Pearson r": (row.correlation(HELD_OUT) or 0.0) >= LEAST_CORRELATION,
+    }
+    lacking = [name for name, holds in better.items() if not holds]
+    return f"not in {', '.join(lacking)}" if lacking else "yes"
+
+
+# Words for numbers.
+
+
+def interval(found: Mapping[str, float | None]) -> str:
+    """A value with its bounds."""
+    value, low, high = (_number(found[name], 3) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    """The values, if all are there."""
+    found = list(values)
+    return [value for value in found if value is not None] if None not in found else []
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if type(value) is int else str(value)

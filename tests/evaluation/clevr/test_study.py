@@ -1,0 +1,147 @@
+"""The CLEVR study: rows made by hand, their tables, figures and report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from clevr_rows import line_of, write_row
+from typer.testing import CliRunner
+
+from strop.cli import app
+from strop.errors import DataError
+from strop.evaluation.clevr import tables
+from strop.evaluation.clevr.figures import figures
+from strop.evaluation.clevr.rows import Row, read_rows
+from strop.evaluation.page import Block, to_markdown
+
+PRICE = {"curriculum.oracle": "price"}
+
+
+def page(make: Callable[[Sequence[Row]], Iterator[Block]], folder: Path) -> str:
+    """Some of the tables of all rows in a folder."""
+    return to_markdown(list(make(read_rows(sorted(folder.iterdir())))), folder)
+
+
+def test_the_papers_rows_come_first_in_the_papers_order(tmp_path: Path) -> None:
+    trials = [write_row(tmp_path, name, changes=PRICE) for name in ("price", "ceiling")]
+    others = [
+        write_row(tmp_path, "128-fixed", preset="clevr-128-fixed"),
+        write_row(tmp_path, "128", preset="clevr-128"),
+        write_row(tmp_path, "64-tiny", teacher="tiny"),
+        write_row(tmp_path, "64-seed1", seed=1),
+        write_row(tmp_path, "64"),
+        write_row(tmp_path, "32", preset="clevr-32"),
+    ]
+    (tmp_path / "evaluated").mkdir()  # no row, whatever else is in it
+    found = [row.name for row in read_rows([*trials, tmp_path / "evaluated", *others, others[0]])]
+    papers = ["32", "64", "64-seed1", "64-tiny", "128", "128-fixed"]
+    assert found == [*papers, "price", "ceiling"]
+
+
+def test_two_parts_of_one_suite_are_not_chosen_between(tmp_path: Path) -> None:
+    folder = write_row(tmp_path, "64")
+    (folder / "clevr").rename(folder / "clevr-1")
+    write_row(tmp_path, "64")
+    with pytest.raises(DataError, match="two parts"):
+        read_rows([folder])
+
+
+def test_tables_have_the_papers_figures_below_ours(tmp_path: Path) -> None:
+    write_row(tmp_path, "64", r2=0.912, ssim=0.8)
+    write_row(tmp_path, "64-seed1", seed=1, r2=0.917)
+    write_row(tmp_path, "64-fixed", preset="clevr-64-fixed", r2=0.932)
+    found = page(tables.tables, tmp_path)
+    fields, pixels = ("cosine ↑", "R² ↑", "R² centred ↑"), ("SSIM ↑", "LPIPS ↓")
+    codes = ("CB (%) ↑", "Eff. CB (%) ↑")
+    assert line_of(found, "") == ["", *fields, *pixels, *codes, "length (tokens)"]
+    ours = ["`64`", "0.950", "0.912", "0.812", "0.800", "–", "–", "80.0", "12.50"]
+    assert line_of(found, "`64`") == ours
+    assert line_of(found, "`64-seed1`")[4] == "–"  # no decoder
+    paper = ["the paper's", "0.965", "0.931", "–", "0.756", "0.187", "94.7", "–", "–"]
+    assert line_of(found, "the paper's") == paper
+    assert "The mean field, one for all images, has R² 0.800 of `vits14-focus`." in found
+    assert (
+        "`64` and `64-seed1` differ in their seed alone and lie apart by cosine 0.000, R² 0.005"
+        in found
+    )
+    assert "+0.020 for `64` (the paper's: +0.030)" in found
+    assert "| `64` | 3.0 | 9,000 | 1.5 M | 64.0 M | 27.3 |" in page(tables.cost, tmp_path)
+    assert "| `training.batch` | 128 | 512 |" in page(tables.settings, tmp_path)
+
+
+def test_lengths_are_of_rows_that_choose(tmp_path: Path) -> None:
+    write_row(tmp_path, "64", correlation=0.72)
+    write_row(tmp_path, "64-fixed", preset="clevr-64-fixed")
+    assert "the paper's" not in page(tables.lengths, tmp_path)  # it tells of 32 codes alone
+    write_row(tmp_path, "32", preset="clevr-32")
+    found = page(tables.lengths, tmp_path)
+    interval = "0.720 [0.710, 0.730]"
+    assert line_of(found, "`64`")[1:] == [interval, interval, "4 to 30", "8.0", "20.0", "2.50"]
+    assert "64-fixed" not in found
+    assert line_of(found, "the paper's")[1:4] == ["≈ 0.74", "–", "8 to 32"]
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ({"r2": 0.92, "r2_whole": 0.93, "correlation": 0.85}, "yes"),
+        ({"r2": 0.92, "r2_whole": 0.93, "correlation": 0.849}, "not in Pearson r"),
+        ({"r2": 0.91, "r2_whole": 0.93}, "not in R² at its own lengths"),
+        ({"r2": 0.90, "r2_whole": 0.90}, "not in R² at its own lengths, R² at K"),
+    ],
+)
+def test_a_trial_is_better_in_all_three_respects_or_not(
+    tmp_path: Path, found: dict[str, float], verdict: str
+) -> None:
+    write_row(tmp_path, "64", r2=0.91, r2_whole=0.90)
+    write_row(tmp_path, "price", changes=PRICE, **found)
+    on_scenes, on_clevr = page(tables.trials, tmp_path).split("Blender's")
+    assert line_of(on_scenes, "`price`")[-1] == verdict
+    assert line_of(on_scenes, "`64`")[-1] == "–"
+    searched = line_of(on_scenes, "").index("here, and of a search")
+    assert line_of(on_scenes, "`price`")[searched] == "-1.000 / 1.000"
+    assert "of a search" not in " ".join(line_of(on_clevr, ""))  # its scenes are not known here
+    assert line_of(on_clevr, "`price`")[-1] == "0.0034"  # nothing is judged there
+    assert "- `price`: `curriculum.oracle = price`" in page(tables.changes, tmp_path)
+
+
+def test_figures_are_of_what_there_is(tmp_path: Path) -> None:
+    assert figures([]) == {}
+    trial = write_row(tmp_path, "price", changes=PRICE)
+    assert figures(read_rows([trial])).keys() == {"lengths", "rate"}
+    paper = write_row(tmp_path, "64")
+    assert figures(read_rows([paper])).keys() == {"lengths"}
+    seed = write_row(tmp_path, "price-seed1", changes=PRICE, seed=1)
+    drawn = figures(read_rows([paper, trial, seed]))["rate"]
+    lines = {line.get_label(): line for line in drawn.axes[0].get_lines()}
+    assert lines["64"].get_color() == "#000000"
+    assert lines["price"].get_color() == lines["price-seed1"].get_color() != "#000000"
+    assert (lines["price"].get_linestyle(), lines["price-seed1"].get_linestyle()) == ("-", "--")
+
+
+def test_strop_report_makes_the_study(tmp_path: Path) -> None:
+    rows = [write_row(tmp_path, "64"), write_row(tmp_path, "price", changes=PRICE)]
+    out = tmp_path / "page"
+    command = ["report", *map(str, rows), "--out", str(out), "--latex"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    found = (out / "report.md").read_text(encoding="utf-8")
+    for heading in ("The CLEVR study", "Length against complexity", "Past the paper", "Alignment"):
+        assert f"# {heading}\n" in found
+    for name in ("lengths", "rate"):
+        assert f"(figures/clevr-{name}.png)" in found
+        assert (out / "figures" / f"clevr-{name}.png").is_file()
+    assert "<td><code>price</code></td>" in (out / "report.html").read_text(encoding="utf-8")
+    assert r"\texttt{price} &" in (out / "report.tex").read_text(encoding="utf-8")
+    content = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in content["clevr"]] == ["64", "price"]
+    assert content["clevr"][1]["changes"] == PRICE
+
+
+def test_a_report_of_other_runs_has_no_study(tmp_path: Path) -> None:
+    run = write_row(tmp_path, "64")
+    (run / "row.json").unlink()
+    assert CliRunner().invoke(app, ["report", str(run), "--out", str(tmp_path)]).exit_code == 0
+    assert "CLEVR study" not in (tmp_path / "report.md").read_text(encoding="utf-8")
