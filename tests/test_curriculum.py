@@ -166,15 +166,25 @@ def test_contrast_pushes_targets_away_from_the_average_samples():
 
 
 def test_contrast_reaches_targets_read_off_rate_curves():
-    # The curve is flat from 8 tokens on, so that is the target; beta K = 16, contrast 2: 16 / 4
+    # The curve reaches 1.05 of its least a little before 8 tokens, at 7.8; beta K = 16, contrast 2:
+    # 16 * (7.8 / 16) ** 2
     config = CurriculumConfig(
         oracle="tolerance", oracle_scale=0.25, oracle_contrast=2.0, oracle_minimum=1, rate_knots=7
     )
     assert knot_lengths(config, K) == (1, 2, 4, 8, 16, 32, 64)
     curve = torch.tensor([[4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]])
     _, targets = observe_rates(initial_state(), curve, config, K)
-    exact = 4 + 4 * (2.0 - 1.05) / 1.0  # where the straight line crosses the tolerance
-    assert targets.tolist() == pytest.approx([exact**2 / 16], rel=1e-5)
+    assert targets.tolist() == pytest.approx([3.8025], rel=1e-5)
+
+
+def test_contrast_comes_before_the_modulator():
+    # Flat slopes: m = .4. Errors .4 and .8 about .6, beta K = 48, contrast 2: bases 48 * 4 / 9 and
+    # 48 * 16 / 9 -> 64, then .4 of each.
+    config = CurriculumConfig(oracle_contrast=2.0)
+    error = t(0.4, 0.8)
+    probes = probe_lengths(torch.tensor([20, 30]), config, K)
+    _, targets, _ = observe(initial_state(), error, error, probes, error, error, config, K)
+    assert targets.tolist() == pytest.approx([0.4 * 64 / 3, 25.6], rel=1e-4)
 
 
 def test_corrected_targets_are_clipped_at_both_ends():
@@ -398,6 +408,29 @@ def test_the_price_is_steered_to_the_mean_length():
     # nothing to gain: the shortest target, 2 of 16, excess -7/8
     assert targets.item() == pytest.approx(2)
     assert state.log_price.item() == pytest.approx(0.3 - 0.0875)
+
+
+def test_the_price_of_a_doubling_reaches_the_targets():
+    # A price of 1, as in `test_doublings_cost_alike`; per token it would be 2 ** 2.5.
+    config = CurriculumConfig(
+        oracle="price", oracle_scale=0.5, rate_knots=3, price_per="doubling", price_rate=0.1
+    )
+    assert knot_lengths(config, 8) == (2, 4, 8)
+    state = CurriculumState(*initial_state()[:-1], t(math.log(100)))
+    state, targets = observe_rates(state, torch.tensor([[4.0, 1.0, 0.5]]), config, 8)
+    assert targets.item() == pytest.approx(2**2.3)
+    # 4.925 tokens where 4 are meant
+    assert state.log_price.item() == pytest.approx(math.log(100) + 0.1 * (2**2.3 / 4 - 1))
+
+
+def test_the_price_is_steered_by_the_targets_that_are_asked_for():
+    # Contrast 2 about 16: targets 16 and 24 ** 2 / 16 = 36, mean 26, not the mean 20 before it.
+    config = CurriculumConfig(
+        oracle="residue", oracle_scale=0.25, oracle_contrast=2.0, price_rate=0.1
+    )
+    state, targets = observe_rates(initial_state(), t(0.01, 0.015)[:, None], config, K)
+    assert targets.tolist() == pytest.approx([16, 36])
+    assert state.log_price.item() == pytest.approx(0.0625)
 
 
 def test_two_processes_steer_the_price_as_one_does():

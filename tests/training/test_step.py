@@ -7,12 +7,21 @@ from typing import get_args
 import pytest
 import torch
 import torch._dynamo
-from tiny_training import K, tiny_centred_config, tiny_fields, tiny_tokenizer
+from tiny_training import GRID, WIDTH, K, tiny_centred_config, tiny_fields, tiny_tokenizer
+from torch import nn
 
-from strop.curriculum import CurriculumConfig, Oracle, scaled
+from strop.curriculum import CurriculumConfig, Oracle, initial_state, observe_rates, scaled
 from strop.objective import ObjectiveConfig
 from strop.training.config import TrainingConfig
-from strop.training.forward import METRICS, SCALARS, TERMS, Recipe, forward, step_values
+from strop.training.forward import (
+    METRICS,
+    SCALARS,
+    TERMS,
+    Recipe,
+    forward,
+    rate_curves,
+    step_values,
+)
 from strop.training.loop import stepper_trouble
 from strop.training.step import MOST_SPOILT, Stepper, parameter_groups, trainable
 
@@ -193,15 +202,93 @@ def test_distillation_aligns_a_prefix_with_the_whole_program():
     assert more.loss.item() == pytest.approx(plain.loss.item() + 2 * expected.item(), rel=1e-4)
 
 
+class Counting(nn.Module):
+    """An interpreter whose field is `a` times the number of active tokens, everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(()))
+
+    def forward(self, z_q: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
+        return (self.a * active.sum(-1))[:, None, None].expand(-1, GRID * GRID, WIDTH)
+
+
 def test_distillation_teaches_the_prefix_alone():
-    # With nothing but distillation, a program shown whole has nothing to learn.
+    # Two tokens say 2 where all ten say 10: cosine 1, squared error 64. Its gradient in `a` is
+    # 2 * (2 - 10) * 2 = -32 as long as the ten stand still; with them it would be 2 * 64.
+    terms, gradients = [], []
+    for weight in (0.0, 1.0):
+        tokenizer = tiny_tokenizer()
+        tokenizer.interpreter = Counting()
+        plan = recipe(
+            objective={"distillation_weight": weight},
+            curriculum={"enabled": False, "fixed_length": 2},
+        )
+        outcome = run_forward(tokenizer, plan, 3, probing=False)
+        outcome.loss.backward()
+        terms.append(outcome.terms[TERMS.index("distillation")].item())
+        gradients.append(tokenizer.interpreter.a.grad.item())
+    assert terms == pytest.approx([0.0, 64.0], rel=1e-5)
+    assert gradients[1] - gradients[0] == pytest.approx(-32.0, rel=1e-4)
+
+
+def test_a_program_shown_whole_has_nothing_to_learn_from_itself():
     tokenizer = tiny_tokenizer()
-    plan = recipe(
-        objective={"distillation_weight": 1.0},
-        curriculum={"enabled": False},
-    )
+    plan = recipe(objective={"distillation_weight": 1.0}, curriculum={"enabled": False})
     outcome = run_forward(tokenizer, plan, 3, probing=False)
     assert outcome.terms[TERMS.index("distillation")].item() == pytest.approx(0, abs=1e-6)
+
+
+def test_rate_curves_are_squared_errors():
+    # Fields of -1 where L tokens say L: (L + 1) ** 2. Latent alignment would add 2, the cosine's.
+    tokenizer = tiny_tokenizer()
+    tokenizer.interpreter = Counting()
+    config = CurriculumConfig(oracle="price", oracle_minimum=1, rate_knots=3)
+    z_q, field = torch.zeros(2, K, 4), -torch.ones(2, GRID * GRID, WIDTH)
+    curves = rate_curves(tokenizer, z_q, field, config)
+    assert curves.tolist() == [[4.0, 16.0, 121.0]] * 2  # at 1, 3 and all 10 tokens
+
+
+def test_an_oracle_that_probes_every_second_row_teaches_those_rows():
+    tokenizer = tiny_tokenizer()
+    config = {"oracle": "price", "probe_fraction": 0.5, "rate_knots": 3}
+    outcome = run_forward(tokenizer, recipe(curriculum=config), 9)
+    found = dict(zip(METRICS, outcome.metrics.tolist(), strict=False))
+    field = batch().float() * tokenizer.config.teacher.scale
+    hat = tokenizer.length_head(field)[::2]
+    z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
+    plan = recipe(curriculum=config).curriculum
+    curves = rate_curves(tokenizer, z_q[::2], field[::2], plan)
+    _, target = observe_rates(initial_state(), curves, plan, K)
+    assert found["predicted_length"] == pytest.approx(hat.mean().item(), rel=1e-5)
+    assert found["target_length"] == pytest.approx(target.mean().item(), rel=1e-5)
+    assert found["length"] == pytest.approx(((hat - target) / K).square().mean().item(), rel=1e-4)
+
+
+def test_variation_is_of_the_scaled_field():
+    # Every step of the field is 0.4, of the scaled one 0.2: a variation of .04, at a price of .01
+    # four times as much as gets the mean of one token.
+    tokenizer = tiny_tokenizer()
+    assert tokenizer.config.teacher.scale == 0.5
+    plan = recipe(curriculum={"oracle": "variation", "oracle_scale": 0.1})
+    field = torch.tensor([0.0, 0.4, 0.4, 0.8])[None, :, None].expand(8, -1, WIDTH)
+    outcome = forward(
+        tokenizer,
+        field,
+        step_values(plan, 9),
+        initial_state(),
+        plan,
+        probing=True,
+        precision=torch.float32,
+    )
+    assert outcome.metrics[METRICS.index("target_length")].item() == pytest.approx(4, rel=1e-3)
+
+
+def test_the_ceiling_reaches_the_step():
+    share = SCALARS.index("handoff")
+    kept = recipe(curriculum={"handoff_ceiling": 0.5})
+    assert step_values(kept, STEPS - 1)[share] == 0.5
+    assert step_values(recipe(), STEPS - 1)[share] == 1.0
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm():
@@ -219,13 +306,16 @@ def test_clipping_bounds_the_update_and_reports_the_norm():
 def test_averaged_weights_follow_and_can_be_looked_at():
     tokenizer = tiny_tokenizer()
     plan = recipe(weight_average=0.5)
-    start = tokenizer.generator.queries.detach().clone()
+    expected = tokenizer.generator.queries.detach().clone()
     stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
-    stepper((batch(),), step_values(plan, 0), 0)
-    now = tokenizer.generator.queries.detach().clone()
+    for step, share in ((0, 9 / 10), (1, 9 / 11), (30, 0.5)):  # 9 / 40 is below the least share
+        stepper((batch(),), step_values(plan, step), step)
+        now = tokenizer.generator.queries.detach().clone()
+        expected += share * (now - expected)
     with stepper.averaged_weights():
-        assert torch.allclose(tokenizer.generator.queries, (start + now) / 2)
+        assert torch.allclose(tokenizer.generator.queries, expected)
     assert torch.equal(tokenizer.generator.queries, now)
+    assert not torch.allclose(expected, now)
 
 
 def test_the_means_of_positions_follow_and_are_averaged_with_the_weights():
@@ -236,10 +326,10 @@ def test_the_means_of_positions_follow_and_are_averaged_with_the_weights():
     stepper.initialise_codebook((batch(),))
     start = tokenizer.quantizer.centre.clone()
     assert torch.equal(stepper.averaged["quantizer.centre"], start)
-    for step in range(2):  # the first sees what the means were taken from
+    for step, share in ((0, 9 / 10), (1, 9 / 11)):  # the first sees what the means were taken from
         stepper((batch(),), step_values(plan, step), step)
         now = tokenizer.quantizer.centre.clone()
-        start = (start + now) / 2
+        start += share * (now - start)
     with stepper.averaged_weights():
         assert torch.allclose(tokenizer.quantizer.centre, start)
     assert torch.equal(tokenizer.quantizer.centre, now)

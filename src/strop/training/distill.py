@@ -25,6 +25,7 @@ from strop.metrics import effective_rank
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
 from strop.random import seeded
 from strop.training import draws
+from strop.training.averaging import averaging_share, follow
 from strop.training.bank import Bank, make_bank
 from strop.training.callbacks import MetricsFile
 from strop.training.checkpoint import (
@@ -58,7 +59,7 @@ _SAMPLE = 1024  # views that means and spreads are measured on
 _INHERITED = 2048  # images that the first weights are fitted on, where there are as many
 _BETAS = (0.9, 0.98)
 _CLIP = 1.0
-_WINDOW = 50  # weights are averaged over about this part of the steps so far
+_AVERAGED_PART = 50  # weights are averaged over about this part of the steps so far
 _KEPT = 2  # checkpoints
 _OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
 
@@ -330,8 +331,8 @@ class _Run:
 
     def _take(self, progress: float) -> Tensor:
         """One step; its terms, detached, until the next."""
-        averaged = 1 / (1 + (self.step + 1) / _WINDOW)
-        values = torch.tensor([learning_rate(self.config, progress), averaged])
+        share = averaging_share(self.step, _AVERAGED_PART)
+        values = torch.tensor([learning_rate(self.config, progress), share])
         off = self.update(to_device(values, self.device), *self._drawn())
         self.step += 1
         return off
@@ -345,10 +346,7 @@ class _Run:
             torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), _CLIP)
             self.rate.copy_(values[0])
             self.optimizer.step()
-            averaged: list[Tensor] = list(self.averaged.parameters())
-            lead = list(torch._foreach_sub(list(self.student.parameters()), averaged))
-            torch._foreach_mul_(lead, values[1])
-            torch._foreach_add_(averaged, lead)
+            follow(self.averaged.parameters(), self.student.parameters(), values[1])
         return off.detach()
 
     def _losses(self, *drawn: Tensor) -> Tensor:

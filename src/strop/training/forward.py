@@ -20,6 +20,7 @@ from strop.model.length_head import whole_lengths
 from strop.model.tokenizer import Tokenizer
 from strop.objective import ObjectiveConfig
 from strop.training import distributed, draws
+from strop.training.averaging import averaging_share
 from strop.training.config import TrainingConfig, learning_rate
 
 TERMS = ("latent", "commitment", "diversity", "length", "distillation", "extra")
@@ -47,8 +48,19 @@ METRICS = (
 Steps without a finite gradient are spoilt: they move no weight, and their norm counts as 0.
 """
 
-SCALARS = ("learning_rate", "alpha", "handoff", "length_gate", "diversity_warmup", "step")
+SCALARS = (
+    "learning_rate",
+    "alpha",
+    "handoff",
+    "length_gate",
+    "diversity_warmup",
+    "averaging_share",
+    "step",
+)
 """What depends on the step alone, in the order it has in the step's values."""
+
+AVERAGED_PART = 9
+"""Weights are averaged over this part of the steps so far, until `weight_average` is reached."""
 
 ALONE = distributed.Workers()
 
@@ -107,6 +119,7 @@ def step_values(recipe: Recipe, step: int) -> Tensor:
             curriculum.handoff(recipe.curriculum, step),
             float(curriculum.phase(recipe.curriculum, step) >= 3),
             objective.diversity_warmup(recipe.objective, step),
+            averaging_share(step, AVERAGED_PART, 1 - recipe.training.weight_average),
             float(step),
         ]
     )

@@ -17,6 +17,7 @@ from strop import curriculum
 from strop.curriculum import CurriculumState
 from strop.model.tokenizer import Tokenizer
 from strop.training import distributed, draws
+from strop.training.averaging import follow
 from strop.training.forward import METRICS, SCALARS, TERMS, Outcome, Recipe, forward
 from strop.training.recorded import WARM_STEPS, aside, materialise, recording_of
 
@@ -173,11 +174,8 @@ class Stepper:
             for kept, new in zip(self.state, outcome.state, strict=True):
                 kept.copy_(new)
             if self.averaged is not None:
-                torch._foreach_lerp_(
-                    list(self.averaged.values()),
-                    [each.detach() for each in self._learnt.values()],
-                    1 - training.weight_average,
-                )
+                share = values[SCALARS.index("averaging_share")]
+                follow(self.averaged.values(), self._learnt.values(), share)
             world = self.recipe.workers.world
             own = torch.stack([torch.where(self.spoilt > 0, 0.0, norm), self.spoilt])
             self.totals.add_(torch.cat([outcome.metrics, own / world]))
