@@ -4,7 +4,8 @@
 
 For the rows of the CLEVR study, from the lengths in their results; for each teacher that is named,
 what its fields alone would say, with no model at all; and how far the number of objects is itself
-told by what they cover.
+told by what they cover and by their outlines, alone and together: shapes of one kind that touch
+nowhere have outlines in proportion to the root of their number times what they cover.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def main() -> None:
         "data": HELD_OUT,
         "images": arguments.images,
         "objects": follows(there["objects"], there),
+        "isoperimetric": follows(there["outlines"] ** 2 / there["covered"], there),
         "rows": rows(there),
         "fields": {Path(name).name: of_fields(name, images, there) for name in arguments.teachers},
     }
@@ -94,25 +96,33 @@ def of_fields(teacher: str, images: Tensor, there: Told) -> dict[str, dict[str, 
     spread     variance over the locations of an image
     variation  logarithm of what the oracle of that name looks at
     volume     log determinant of the covariance of an image's locations
-    taught     from the pooled field, fitted to every second image and measured on the others
+    together   from these three, their logarithms and volume, taught the number of objects
+    taught     the same from the pooled field
+
+    What is taught is fitted to every second image and measured on the others.
     """
     field = fields(load_teacher(teacher).to(device()).eval(), images)
     centred = field - field.mean(dim=1, keepdim=True)
     covariance = centred @ centred.mT / field.shape[2]
     raised = covariance + LEAST_VARIANCE * torch.eye(field.shape[1], dtype=field.dtype)
-    said = {
-        "spread": centred.square().mean((1, 2)),
-        "variation": variation(field).log(),
-        "volume": torch.linalg.slogdet(raised).logabsdet,
-    }
-    pooled = torch.cat([field.mean(dim=1), torch.ones(len(field), 1, dtype=field.dtype)], dim=1)
-    objects = torch.from_numpy(there["objects"]).to(field.dtype)
-    weight = torch.linalg.lstsq(pooled[::2], objects[::2, None], driver="gelsd").solution
-    others = {name: values[1::2] for name, values in there.items()}
+    spread, steps = centred.square().mean((1, 2)), variation(field)
+    volume = torch.linalg.slogdet(raised).logabsdet
+    said = {"spread": spread, "variation": steps.log(), "volume": volume}
+    measures = torch.stack([spread, spread.log(), steps, steps.log(), volume], dim=1)
     return {
         **{name: follows(values.numpy(), there) for name, values in said.items()},
-        "taught": follows((pooled[1::2] @ weight)[:, 0].numpy(), others),
+        "together": taught(measures, there),
+        "taught": taught(field.mean(dim=1), there),
     }
+
+
+def taught(seen: Tensor, there: Told) -> dict[str, Any]:
+    """What a linear map of (n, d) follows that was fitted to the number of objects."""
+    with_one = torch.cat([seen, torch.ones(len(seen), 1, dtype=seen.dtype)], dim=1)
+    objects = torch.from_numpy(there["objects"]).to(seen.dtype)
+    weight = torch.linalg.lstsq(with_one[::2], objects[::2, None], driver="gelsd").solution
+    others = {name: values[1::2] for name, values in there.items()}
+    return follows((with_one[1::2] @ weight)[:, 0].numpy(), others)
 
 
 @torch.no_grad()

@@ -42,6 +42,7 @@ FIELDS_TELL = {
     "spread": "variance over locations",
     "variation": "log variation between neighbours",
     "volume": "log volume of locations",
+    "together": "these three, by a linear map that was taught the number",
     "taught": "the pooled field, by a linear map that was taught the number",
 }
 """In the words of the page: see `benchmarks/what_lengths_follow.py`."""
@@ -104,7 +105,11 @@ def follow(rows: Sequence[Row]) -> Iterator[Block]:
         for teacher, said in found["fields"].items()
         for name, each in said.items()
     ]
-    yield Table(header, [line("the number of objects", found["objects"]), *fields])
+    truth = [
+        line("the number of objects", found["objects"]),
+        line("outlines² / cover", found["isoperimetric"]),
+    ]
+    yield Table(header, [*truth, *fields])
 
 
 def draw_figures() -> None:

@@ -31,13 +31,8 @@ from strop.training.loop import machine, train
 from strop.training.preset import load_preset
 
 CEILING = {"curriculum.handoff_ceiling": 0.7}
-RATES = {**CEILING, "curriculum.probe_fraction": 0.0625, "curriculum.oracle_minimum": 2}
-PRICE = {
-    **RATES,
-    "curriculum.truncation_minimum": 2,
-    "curriculum.oracle": "price",
-    "curriculum.oracle_scale": 0.5,
-}
+RATES = {**CEILING, "curriculum.probe_fraction": 0.0625, "curriculum.truncation_minimum": 2}
+PRICE = {**RATES, "curriculum.oracle": "price", "curriculum.oracle_scale": 0.5}
 CONTRAST = {
     **PRICE,
     "curriculum.price_per": "doubling",
@@ -67,10 +62,7 @@ PAPER: dict[str, Row] = {
 }
 TRIALS: dict[str, Row] = {
     "ceiling": ("clevr-64", CEILING),
-    "tolerance": (
-        "clevr-64",
-        {**RATES, "curriculum.truncation_minimum": 2, "curriculum.oracle": "tolerance"},
-    ),
+    "tolerance": ("clevr-64", {**RATES, "curriculum.oracle": "tolerance"}),
     "price": ("clevr-64", PRICE),
     "contrast": ("clevr-64", CONTRAST),
     "residue": ("clevr-64", RESIDUE),

@@ -59,6 +59,7 @@ def test_what_lengths_follow_is_of_the_rows_that_are_there(clevr: ModuleType) ->
     found = {
         "images": 2000,
         "objects": told(0.7),
+        "isoperimetric": told(0.6),
         "rows": {"64": {"images": 40, **told(-1.0)}, "gone": {"images": 40, **told(0.5)}},
         "fields": {"tiny": {"volume": told(0.8)}},
     }

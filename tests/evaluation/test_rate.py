@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strop import metrics
 from strop.evaluation.agreement import agree
 from strop.evaluation.features import encode_fields
-from strop.evaluation.rate import best_residual, compare_lengths, curves_of
+from strop.evaluation.rate import best_residual, compare_lengths, curves_of, search_residual
 
 curves = st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=4).map(
     np.array
@@ -75,6 +75,27 @@ def test_regret_by_hand():
     assert found["lengths"]["searched"] == [2, 3]
     assert found["values"]["search_correlation"] == pytest.approx(-1)
     assert found["curve"]["r2_best"][-1] == pytest.approx(1 - 1 / total, abs=1e-5)
+
+
+def test_a_search_of_equal_mean_by_hand():
+    errors = np.array([[4.0, 1.0, 1.0], [4.0, 4.0, 0.0]])
+    # Tolerance 0: lengths 2 and 3, error 1. From 3 on: 1 and 3, error 4. From 4 on: 1 and 1, 8.
+    means = (3.0, 2.5, 2.25, 2.0, 1.5, 1.0)
+    found = [search_residual(errors, errors, mean) for mean in means]
+    assert found == pytest.approx([1.0, 1.0, 2.5, 4.0, 6.0, 8.0])
+
+
+def test_what_choosing_gains_has_an_interval():
+    # Of mean 2 one length has errors 1 and 4. Chosen as the first would have it: 0 and 4.
+    errors = [[4.0, 1.0, 0.0], [4.0, 4.0, 0.0]]
+    found = compare_lengths(fields_with_curve(errors), torch.tensor([3, 1]))
+    total = 2 * (4 - 1)
+    assert found["values"]["choice_gain_r2"] == pytest.approx(1 / total, abs=1e-5)
+    # drawn twice the first image saves 2, the second 0
+    low, high = found["intervals"]["choice_gain_r2"]
+    assert (low, high) == pytest.approx((0.0, 2 / total), abs=1e-5)
+    gain = found["values"]["regret_r2_fixed"] - found["values"]["regret_r2"]
+    assert found["values"]["choice_gain_r2"] == pytest.approx(gain, abs=1e-6)
 
 
 def test_choosing_the_best_lengths_has_no_regret():

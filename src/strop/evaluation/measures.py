@@ -105,6 +105,17 @@ MEASURES: dict[str, Measure] = {
         "lower",
         digits=4,
     ),
+    "regret_r2_search": Measure(
+        "regret to a search, R²",
+        "R² of a search whose tolerance gives equal mean length less R² of the chosen lengths",
+        "lower",
+        digits=4,
+    ),
+    "choice_gain_r2": Measure(
+        "gain of choosing, R²",
+        "R² of the chosen lengths less R² of one length of equal mean",
+        digits=4,
+    ),
     "search_cost": Measure(
         "cost of search", "time of the search / time of one pass", "lower", "times", 1
     ),

@@ -2,8 +2,9 @@
 
 The search interprets every prefix of an image's program and takes the shortest whose cosine error
 is within a tolerance of the image's best. It costs K interpretations an image; the length head
-costs one pass. How well the head does is told twice: by the correlation of its lengths with the
-search's, and by its regret, the R² it gives away to the best lengths of equal mean.
+costs one pass. How well the head does is told by the correlation of its lengths with the search's;
+by its regret, the R² it gives away to a search, and to the best lengths, of equal mean; and by what
+choosing gains over one length for all.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from strop.figures import MUTED, new_figure, plain_axes, save_figure
 from strop.model.rate import shortest_within
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.statistics import pearson, spearman
+from strop.statistics import bootstrap, pearson, spearman
 
 TOLERANCE = 0.01
 MOST_IMAGES = 256
@@ -80,20 +81,27 @@ def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
     total = whole.total
     every = np.arange(1, len(curves) + 1)
     best, *best_at = best_residual(residual, [mean, *every])
-    fixed = np.interp(mean, every, residual.sum(axis=0))
+    at_own = residual[np.arange(len(own)), own - 1]
+    at_one = np.array([np.interp(mean, every, row) for row in residual])
+    by_search = search_residual(residual, 1 - cosine, mean)
+    share = len(own) / total  # of R² for an error in each image
+    gain = bootstrap(lambda saved: float(saved.mean()) * share, at_one - at_own)
     chosen_scores = scores(own)
     values = {
         "length_mean": mean,
         "search_length_mean": float(found.mean()),
         "search_correlation": pearson(own, found),
-        "regret_r2": float((residual[np.arange(len(own)), own - 1].sum() - best) / total),
-        "regret_r2_fixed": float((fixed - best) / total),
+        "regret_r2": float((at_own.sum() - best) / total),
+        "regret_r2_fixed": float((at_one.sum() - best) / total),
+        "regret_r2_search": float((at_own.sum() - by_search) / total),
+        "choice_gain_r2": gain.value,
         **{name: chosen_scores[name] for name in ("cosine", "r2", "r2_centred")},
     }
     return {
         "images": len(own),
         "tolerance": TOLERANCE,
         "values": values,
+        "intervals": {"choice_gain_r2": [gain.low, gain.high]},
         "search_rank_correlation": spearman(own, found),
         "searched": scores(found),
         "curve": {
@@ -117,6 +125,31 @@ def best_residual(residual: Array, mean_lengths: ArrayLike) -> Array:
     saved = np.concatenate([[0.0], most_first.cumsum()])
     tokens = (np.asarray(mean_lengths, np.float64) - 1) * len(residual)
     return residual[:, 0].sum() - np.interp(tokens, np.arange(len(saved)), saved)
+
+
+def search_residual(residual: Array, errors: Array, mean: float) -> float:
+    """The total error of a search whose tolerance is such that its lengths have this mean.
+
+    residual, errors (n, K) are what is added up and what is searched by. The mean falls in steps as
+    the tolerance rises; between two of them the total is taken as straight. A mean that even a
+    search without tolerance does not reach is given what that has.
+    """
+    above = torch.from_numpy(errors - errors.min(axis=1, keepdims=True))
+    rows = np.arange(len(residual))
+
+    def at(tolerance: float) -> tuple[float, float]:
+        lengths = shortest_within(above, tolerance).numpy()
+        return float(lengths.mean()), float(residual[rows, lengths - 1].sum())
+
+    steps = np.unique(above.numpy())
+    low, high = 0, len(steps) - 1  # the mean at `low` is not below, that at `high` not above
+    if at(0.0)[0] <= mean:
+        return at(0.0)[1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(steps[middle])[0] >= mean else (low, middle)
+    (long, little), (short, much) = at(steps[low]), at(steps[high])
+    return float(np.interp(mean, [short, long], [much, little]))
 
 
 def _hull_savings(errors: Array) -> Array:

@@ -67,6 +67,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "search_correlation",
         "regret_r2",
         "regret_r2_fixed",
+        "regret_r2_search",
+        "choice_gain_r2",
         "search_cost",
     ),
     "segmentation": ("miou", "pixel_accuracy", "class_accuracy", "r2_probe"),
@@ -77,11 +79,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 TRIALS_NOTE = (
-    "K above own is what all K tokens gain over the chosen lengths. Here, and of a search are the "
-    "correlations with the number of objects of the chosen lengths of these images, and of each "
-    "image's shortest length near its best. A trial is better than the paper's if it beats the "
-    "paper's row with its preset, teacher and seed in R² at its own lengths and at all K tokens, "
-    f"and Pearson r is at least {LEAST_CORRELATION}."
+    "K above own is what all K tokens have in R² above the chosen lengths; K since the handoff is "
+    "what they have gained since it began, on the images of the run's own validation. Here, and of "
+    "a search are the correlations with the number of objects of the chosen lengths of these "
+    "images, and of each image's shortest length near its best. Regret is to the best lengths of "
+    "equal mean, the gain of choosing over one such length. A trial is better than the paper's if "
+    "it beats the paper's row with its preset, teacher and seed in R² at its own lengths and at "
+    "all K tokens, which must not have fallen since the handoff, and Pearson r is at least "
+    f"{LEAST_CORRELATION}."
 )
 
 

@@ -91,9 +91,10 @@ def test_lengths_are_of_rows_that_choose(tmp_path: Path) -> None:
         ({"r2": 0.92, "r2_whole": 0.93, "correlation": 0.849}, "not in Pearson r"),
         ({"r2": 0.91, "r2_whole": 0.93}, "not in R² at its own lengths"),
         ({"r2": 0.90, "r2_whole": 0.90}, "not in R² at its own lengths, R² at K"),
+        ({"r2": 0.92, "r2_whole": 0.93, "since_handoff": -0.01}, "not in K since the handoff"),
     ],
 )
-def test_a_trial_is_better_in_all_three_respects_or_not(
+def test_a_trial_is_better_in_every_respect_or_not(
     tmp_path: Path, found: dict[str, float], verdict: str
 ) -> None:
     write_row(tmp_path, "64", r2=0.91, r2_whole=0.90)
@@ -104,8 +105,39 @@ def test_a_trial_is_better_in_all_three_respects_or_not(
     searched = line_of(on_scenes, "").index("here, and of a search")
     assert line_of(on_scenes, "`price`")[searched] == "-1.000 / 1.000"
     assert "of a search" not in " ".join(line_of(on_clevr, ""))  # its scenes are not known here
-    assert line_of(on_clevr, "`price`")[-1] == "0.0034"  # nothing is judged there
+    handoff = line_of(on_scenes, "").index("K since the handoff")
+    expected = found.get("since_handoff", 0.1)
+    assert line_of(on_scenes, "`price`")[handoff] == f"{expected:+.4f}"
+    assert line_of(on_clevr, "`price`")[-1] == "+0.0022"  # what choosing gains; nothing is judged
     assert "- `price`: `curriculum.oracle = price`" in page(tables.changes, tmp_path)
+
+
+def test_settings_that_the_preset_has_are_no_changes(tmp_path: Path) -> None:
+    changes = {**PRICE, "curriculum.oracle_minimum": 2, "lengths.mean": 18}
+    write_row(tmp_path, "price", changes=changes)
+    told = page(tables.changes, tmp_path).strip()
+    assert told == "- `price`: `curriculum.oracle = price`, `lengths.mean = 18`"
+
+
+def test_without_a_handoff_nothing_has_changed_since(tmp_path: Path) -> None:
+    fixed = write_row(tmp_path, "64-fixed", preset="clevr-64-fixed")
+    unseen = write_row(tmp_path, "64")
+    log = (unseen / "metrics.jsonl").read_text(encoding="utf-8").replace('"step": 400', '"step": 3')
+    (unseen / "metrics.jsonl").write_text(log, encoding="utf-8")
+    assert [row.since_handoff for row in read_rows([fixed, unseen])] == [None, None]
+
+
+def test_a_search_and_an_interval_are_shown_where_they_were_measured(tmp_path: Path) -> None:
+    trial = write_row(tmp_path, "price", changes=PRICE)
+    path = trial / "scenes" / "rate.json"
+    rate = json.loads(path.read_text(encoding="utf-8"))
+    rate["values"]["regret_r2_search"] = -0.0005
+    rate["intervals"] = {"choice_gain_r2": [0.001, 0.003]}
+    path.write_text(json.dumps(rate), encoding="utf-8")
+    found = page(tables.trials, tmp_path)
+    cells = dict(zip(line_of(found, ""), line_of(found, "`price`"), strict=True))
+    assert cells["gain of choosing"] == "+0.0022 [+0.0010, +0.0030]"
+    assert cells["regret to a search"] == "-0.0005"
 
 
 def test_figures_are_of_what_there_is(tmp_path: Path) -> None:

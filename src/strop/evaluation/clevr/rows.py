@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strop.curriculum import PAPER_STEPS
 from strop.data.spec import parse_spec
 from strop.errors import DataError
 from strop.evaluation.paper import variants
@@ -26,13 +28,15 @@ DATA = {HELD_OUT: "held-out scenes", "clevr": "scenes of Blender's CLEVR"}
 class Row:
     """A model of the study: how it was trained, and its parts by kind of data and suite.
 
-    facts  what the recipe says of it: row, preset, changes, teacher, seed, minutes, complexity, ...
-    plan   the settings it was trained with, as the run's own file has them
+    facts        what the recipe says of it: row, preset, changes, teacher, seed, complexity, ...
+    plan         the settings it was trained with, as the run's own file has them
+    validations  what was measured of it on the way, from the run's log
     """
 
     name: str
     facts: dict[str, Any]
     plan: dict[str, Any]
+    validations: list[dict[str, Any]]
     parts: dict[tuple[str, str], Part]
 
     @property
@@ -59,6 +63,21 @@ class Row:
         """Pearson's r of length and number of objects; None where all lengths are the same."""
         return self.facts["complexity"][kind]["pearson"]["value"]
 
+    @property
+    def since_handoff(self) -> float | None:
+        """How R² at all K tokens has changed since the handoff began, as validated on the way.
+
+        None for a run without a handoff, or one that was not validated then.
+        """
+        settings = self.plan["training"], self.plan["curriculum"], self.plan["model"]
+        training, curriculum, model = settings
+        begins = round(curriculum["phase_ends"][2] * training["steps"] / PAPER_STEPS)
+        at_k = {line["step"]: line.get(f"r2@{model['max_length']}") for line in self.validations}
+        first, last = at_k.get(begins), at_k.get(training["steps"])
+        if not curriculum["enabled"] or first is None or last is None:
+            return None
+        return last - first
+
     def chooses(self, kind: str) -> bool:
         """Whether it picks lengths: a row of the paper's ablation has one for all."""
         return self.parts[kind, "alignment"]["model"]["config"]["length_head"]["fixed"] is None
@@ -74,6 +93,7 @@ def read_rows(runs: Sequence[PathLike]) -> list[Row]:
             run.resolve().name,
             read_json(run / FACTS, "clevr", 1),
             read_json(run / "run.json", "run", 1),
+            [line for line in _log(run / "metrics.jsonl") if line["kind"] == "validation"],
             _parts(run),
         )
         for run in each_once(runs)
@@ -95,6 +115,10 @@ def most_used_teacher(rows: Sequence[Row]) -> str | None:
     """The teacher of most rows; the others are the exceptions."""
     teachers = [row.facts["teacher"] for row in rows]
     return max(teachers, key=teachers.count, default=None)
+
+
+def _log(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _parts(run: Path) -> dict[tuple[str, str], Part]:

@@ -199,13 +199,15 @@ def _range(values: Mapping[str, float | None]) -> str:
 
 def changes(rows: Sequence[Row]) -> Iterator[Block]:
     """Every setting that a trial changes in the paper's row."""
-    told = {row.facts["row"]: row.facts["changes"] for row in rows if row.is_trial}
-    yield Points(
-        [
-            f"`{name}`: {', '.join(f'`{key} = {_plain(value)}`' for key, value in found.items())}"
-            for name, found in told.items()
-        ]
-    )
+    told = {}
+    for row in rows:
+        if row.is_trial:
+            preset = flatten(to_dict(load_preset(row.facts["preset"])))
+            changed = {key: x for key, x in row.facts["changes"].items() if preset.get(key) != x}
+            told[row.facts["row"]] = ", ".join(
+                f"`{key} = {_plain(changed[key])}`" for key in changed
+            )
+    yield Points([f"`{name}`: {found}" for name, found in told.items()])
 
 
 def trials(rows: Sequence[Row]) -> Iterator[Block]:
@@ -238,7 +240,8 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
         "": f"`{row.name}`",
         "R² at its own lengths": r2(values["r2"]),
         **{f"at {length}": r2(curve[length - 1]) for length in forced},
-        "K above own": f"{curve[-1] - values['r2']:+.4f}",
+        "K above own": _signed(curve[-1] - values["r2"]),
+        **({"K since the handoff": _signed(row.since_handoff)} if kind == HELD_OUT else {}),
         "mean length": MEASURES["length_mean"].format(values["length_mean"]),
         "Pearson r": _number(row.correlation(kind), 3),
         **_searched(rate),
@@ -246,10 +249,13 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
             aligned["codebook_effective"]
         ),
         "regret": MEASURES["regret_r2"].format(values["regret_r2"]),
-        "regret of one length": MEASURES["regret_r2_fixed"].format(values["regret_r2_fixed"]),
+        "gain of choosing": _signed(values["regret_r2_fixed"] - values["regret_r2"]),
     }
-    if "margin_r2" in aligned:
-        cells["above the best baseline"] = MEASURES["margin_r2"].format(aligned["margin_r2"])
+    if "regret_r2_search" in values:
+        measure = MEASURES["regret_r2_search"]
+        cells["regret to a search"] = measure.format(values["regret_r2_search"])
+        bounds = ", ".join(map(_signed, rate["intervals"]["choice_gain_r2"]))
+        cells["gain of choosing"] += f" [{bounds}]"
     return cells
 
 
@@ -274,7 +280,7 @@ def followed(rate: Part) -> dict[str, float]:
 
 
 def _verdict(row: Row, rows: list[Row]) -> str:
-    """Whether a trial beats the paper's row in all of three respects; if not, where it does not."""
+    """Whether a trial beats the paper's row in every respect; if not, in which it does not."""
     paper = next((each for each in rows if not each.is_trial and each.setting == row.setting), None)
     if not row.is_trial or paper is None:
         return "–"
@@ -282,6 +288,7 @@ def _verdict(row: Row, rows: list[Row]) -> str:
     better = {
         "R² at its own lengths": rate["values"]["r2"] > beside["values"]["r2"],
         "R² at K": rate["curve"]["r2"][-1] > beside["curve"]["r2"][-1],
+        "K since the handoff": (row.since_handoff or 0.0) >= 0,
         "Pearson r": (row.correlation(HELD_OUT) or 0.0) >= LEAST_CORRELATION,
     }
     lacking = [name for name, holds in better.items() if not holds]
@@ -299,6 +306,10 @@ def interval(found: Mapping[str, float | None]) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.4f}"
 
 
 def _numbers(values: Iterable[float | None]) -> list[float]:
