@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from measure import length_by_objects
 
 from strop.cli.console import err
 from strop.data.spec import open_dataset
+from strop.evaluation.clevr.rows import FACTS
 from strop.evaluation.suites import evaluate
 from strop.files import write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
@@ -114,6 +116,11 @@ def main() -> None:
     parser.add_argument("--decoder-steps", type=int, default=500)
     parser.add_argument("--runs", default="runs/clevr", help="folder for models and checkpoints")
     parser.add_argument("--out", default="runs/clevr/results", help="folder for the figures")
+    parser.add_argument(
+        "--missing",
+        action="store_true",
+        help="leave out rows that are done, and begin those anew that were broken off",
+    )
     arguments = parser.parse_args()
     # What would fail after minutes of training is better said now.
     if arguments.clevr and not arguments.clevr.startswith("clevr:"):
@@ -123,10 +130,18 @@ def main() -> None:
     for name in (name_of(row, arguments) for row in arguments.rows):
         for option in ("runs", "out"):
             folder = Path(getattr(arguments, option)) / name
-            if folder.exists():
-                parser.error(f"{folder} is there already: move it away, or give another --{option}")
+            if folder.exists() and not arguments.missing:
+                parser.error(f"{folder} is there already: give --missing, or another --{option}")
 
     for row in arguments.rows:
+        run, figures = (
+            Path(parent) / name_of(row, arguments) for parent in (arguments.runs, arguments.out)
+        )
+        if (figures / FACTS).is_file():
+            err.print(f"{row}: its figures are in {figures}.")
+            continue
+        for folder in (run, figures):  # of a row that was broken off, whose times would be wrong
+            shutil.rmtree(folder, ignore_errors=True)
         torch.compiler.reset()  # a function keeps eight compiled versions at most
         train_row(row, arguments)
 
@@ -164,6 +179,8 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
     minutes = (time.monotonic() - started) / 60
     tokenizer, run = result.tokenizer, result.folder
     assert run is not None
+    if not result.finished:
+        raise SystemExit(f"{row} was stopped after {result.step} steps and is not measured.")
     if fitting:
         train_lengths(
             tokenizer,
@@ -199,7 +216,6 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
             spec.partition(":")[0]: length_by_objects(tokenizer, spec) for spec in specs
         },
     }
-    write_json(folder / "row.json", "clevr", 1, facts)
     write_text(folder / "metrics.jsonl", (run / "metrics.jsonl").read_text(encoding="utf-8"))
     write_text(folder / "run.json", (run / "run.json").read_text(encoding="utf-8"))
     if Path(arguments.teacher).is_dir():  # results name it by itself, not by where it lay
@@ -207,6 +223,7 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
         before, after = (json.dumps(name, ensure_ascii=False) for name in names)
         for path in folder.rglob("*.json"):
             write_text(path, path.read_text(encoding="utf-8").replace(before, after))
+    write_json(folder / FACTS, "clevr", 1, facts)  # the last: with it the row is done
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def test_a_row_that_is_there_is_not_trained_over(tmp_path: Path) -> None:
     (tmp_path / "price-tiny-seed3").mkdir()
     done = clevr("--out", str(tmp_path), "--seed", "3", "--runs", str(tmp_path / "runs"))
     assert done.returncode == 2
-    assert "price-tiny-seed3 is there already: move it away, or give another --out" in done.stderr
+    assert "price-tiny-seed3 is there already: give --missing, or another --out" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -46,13 +47,49 @@ def test_a_row_whose_lengths_are_fitted_afterwards(tmp_path: Path) -> None:
         assert str(TINY) not in path.read_text(), path
 
 
+@pytest.mark.slow
+def test_the_whole_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TEACHER": "tiny",
+        "SCENES": "24",
+        "OUT": str(tmp_path),
+        "JOBS": "2",
+        "ROWS": "64\nceiling --seed 1\ntolerance",
+    }
+    done = tmp_path / "results" / "tolerance-tiny" / "row.json"
+    done.parent.mkdir(parents=True)
+    broken = tmp_path / "64-tiny" / "run.json"
+    broken.parent.mkdir()
+    for path in (done, broken):
+        path.write_text("{}")
+    sizes = ("--held-out", "12", "--steps", "8", "--batch", "4", "--decoder-steps", "2")
+    command = ["bash", str(RECIPES / "clevr.sh"), *sizes]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    rows = {path.parent.name for path in tmp_path.glob("results/*/row.json")}
+    assert rows == {"64-tiny", "ceiling-tiny-seed1", "tolerance-tiny"}
+    assert done.read_text() == "{}"  # left as it was, so that the report refuses it
+    assert found.returncode != 0
+    done.unlink()
+    done.parent.rmdir()
+    found = subprocess.run(
+        command, env={**environment, "ROWS": "64"}, capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode == 0, found.stderr
+    assert "its figures are in" in (tmp_path / "logs" / "64.log").read_text()
+    assert "Past the paper" in (tmp_path / "report" / "report.md").read_text()
+
+
 @pytest.mark.parametrize("script", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
 def test_scripts_are_sound_shell(script: Path) -> None:
     done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("script", "lacks"), [("tiny", "GROUPING"), ("photos", "PHOTOS")])
+@pytest.mark.parametrize(
+    ("script", "lacks"), [("tiny", "GROUPING"), ("photos", "PHOTOS"), ("clevr", "TEACHER")]
+)
 def test_scripts_ask_for_what_they_need(script: str, lacks: str) -> None:
     done = subprocess.run(
         ["bash", str(RECIPES / f"{script}.sh")],

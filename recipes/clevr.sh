@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The whole CLEVR study of docs/clevr.md, some rows at a time on one GPU: while one compiles, others
+# train. Started again, it goes on with the rows that are missing.
+# TEACHER   folder of a network, or `tiny`
+# CLEVR     spec of Blender's scenes to report on as well
+# OUT       runs/clevr unless it names another folder
+# JOBS      rows at a time, 3 unless it says otherwise
+# ROWS      arguments of clevr.py, a row a line, instead of those of the page
+# What else is given goes to clevr.py.
+set -euo pipefail
+: "${TEACHER:?give a folder such as /nets/vits14-focus, or tiny}"
+here="$(dirname "$0")"
+out="${OUT:-runs/clevr}"
+scenes="${SCENES:-49152}"
+rows="${ROWS:-32
+64
+64 --seed 1
+64 --teacher tiny
+128
+64-fixed
+128-fixed
+ceiling
+ceiling --seed 1
+tolerance
+price
+price --seed 1
+contrast
+residue
+distillation
+together
+variation
+variation --seed 1
+refitted}"
+
+# Once for all rows, which would all make them otherwise.
+fields="$out/$(basename "$TEACHER").safetensors"
+[[ -e "$fields" ]] || strop data features "scenes:?n=$scenes&seed=1&size=128" --preset clevr-64 \
+    --teacher "$TEACHER" --out "$fields"
+mkdir -p "$out/logs"
+row() {
+    local out=$1 log
+    shift
+    log="$out/logs/$(tr -cs 'a-z0-9\n' - <<<"$1").log"
+    echo "$1: see $log" >&2
+    # Words of a row come last, so that its --teacher counts.
+    # shellcheck disable=SC2086
+    python "${@:2}" $1 >"$log" 2>&1 || { tail -n 5 "$log" >&2; return 1; }
+}
+export -f row
+xargs -P "${JOBS:-3}" -d '\n' -I '{}' bash -c 'row "$@"' row "$out" '{}' "$here/clevr.py" --missing \
+    --teacher "$TEACHER" --scenes "$scenes" --runs "$out" --out "$out/results" \
+    ${CLEVR:+--clevr "$CLEVR"} "$@" <<<"$rows"
+strop report "$out"/results/* --out "$out/report"
