@@ -25,19 +25,6 @@ MEAN_IMAGE = RESULTS.parent / "mean_image.json"
 FOLLOWED = RESULTS.parent / "what_lengths_follow.json"
 IMAGES = DOCS / "images" / "clevr"
 
-TRIALS = (
-    "ceiling",
-    "tolerance",
-    "price",
-    "contrast",
-    "residue",
-    "distillation",
-    "together",
-    "variation",
-    "refitted",
-)
-"""In the order in which the page tells of them."""
-
 FIELDS_TELL = {
     "spread": "variance over locations",
     "variation": "log variation between neighbours",
@@ -49,10 +36,8 @@ FIELDS_TELL = {
 
 
 def rows() -> list[Row]:
-    """Every row that is there, in the order of the page."""
-    folders = sorted(path.parent for path in RESULTS.glob(f"*/{FACTS}"))
-    place = {name: number for number, name in enumerate(TRIALS)}
-    return read_rows(sorted(folders, key=lambda path: place.get(path.name.partition("-")[0], 0)))
+    """Every row that is there."""
+    return read_rows(sorted(path.parent for path in RESULTS.glob(f"*/{FACTS}")))
 
 
 def block(make: Callable[[Sequence[Row]], Iterator[Block]], picture: str = "") -> str:
@@ -114,5 +99,5 @@ def follow(rows: Sequence[Row]) -> Iterator[Block]:
 
 def draw_figures() -> None:
     """Those that there are rows for."""
-    for name, figure in figures.figures(rows()).items():
+    for name, figure in figures.draw_figures(rows()).items():
         save_figure(figure, IMAGES / f"{name}.png")

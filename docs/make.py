@@ -509,7 +509,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "study_options": study_options,
     "erasure_cost": erasure_cost,
     "clevr_settings": partial(clevr.block, tables.settings),
-    "clevr_tables": partial(clevr.block, tables.tables),
+    "clevr_tables": partial(clevr.block, tables.beside_the_paper),
     "clevr_mean_image": partial(clevr.block, clevr.mean_image),
     "clevr_cost": partial(clevr.block, tables.cost),
     "clevr_lengths": partial(clevr.block, tables.lengths, "lengths"),

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from strop.cli.console import err
 from strop.data.spec import open_dataset
 from strop.evaluation.clevr.rows import FACTS
 from strop.evaluation.suites import evaluate
-from strop.files import write_json, write_text
+from strop.files import read_json, write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
 from strop.training.decoder import train_decoder
 from strop.training.lengths import train_lengths
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument(
         "--missing",
         action="store_true",
-        help="leave out rows that are done, and begin those anew that were broken off",
+        help="leave out rows that are done; put aside, and begin anew, those that were broken off",
     )
     arguments = parser.parse_args()
     # What would fail after minutes of training is better said now.
@@ -134,16 +134,35 @@ def main() -> None:
                 parser.error(f"{folder} is there already: give --missing, or another --{option}")
 
     for row in arguments.rows:
-        run, figures = (
-            Path(parent) / name_of(row, arguments) for parent in (arguments.runs, arguments.out)
-        )
-        if (figures / FACTS).is_file():
-            err.print(f"{row}: its figures are in {figures}.")
+        name = name_of(row, arguments)
+        if is_done(Path(arguments.out) / name, arguments):
+            err.print(f"{row}: its figures are there.")
             continue
-        for folder in (run, figures):  # of a row that was broken off, whose times would be wrong
-            shutil.rmtree(folder, ignore_errors=True)
+        for option in ("runs", "out"):  # of a row that was broken off, whose times would be wrong
+            put_aside(Path(getattr(arguments, option)) / name)
         torch.compiler.reset()  # a function keeps eight compiled versions at most
         train_row(row, arguments)
+
+
+def is_done(figures: Path, arguments: argparse.Namespace) -> bool:
+    """Whether a row's figures are there. They must be of a run such as is asked for."""
+    if not (figures / FACTS).is_file():
+        return False
+    facts = read_json(figures / FACTS, "clevr", 1)
+    seen, asked = facts["images_seen"], arguments.steps * arguments.batch
+    if seen != asked or (arguments.clevr and "clevr" not in facts["complexity"]):
+        raise SystemExit(
+            f"{figures} is of {seen:,} images, measured on {', '.join(facts['complexity'])}: move "
+            "it away, or ask for the same."
+        )
+    return True
+
+
+def put_aside(folder: Path) -> None:
+    """Out of the way, under a name that `*` does not find."""
+    if folder.exists():
+        names = (folder.with_name(f".{folder.name}.{number}") for number in count(1))
+        folder.rename(next(name for name in names if not name.exists()))
 
 
 def name_of(row: str, arguments: argparse.Namespace) -> str:

@@ -3,15 +3,17 @@
 # train. Started again, it goes on with the rows that are missing.
 # TEACHER   folder of a network, or `tiny`
 # CLEVR     spec of Blender's scenes to report on as well
+# SCENES    to train on, 49152 unless it says otherwise
 # OUT       runs/clevr unless it names another folder
 # JOBS      rows at a time, 3 unless it says otherwise
-# ROWS      arguments of clevr.py, a row a line, instead of those of the page
+# ROWS      rows and their options for clevr.py, a line each, instead of those below
 # What else is given goes to clevr.py.
 set -euo pipefail
 : "${TEACHER:?give a folder such as /nets/vits14-focus, or tiny}"
 here="$(dirname "$0")"
 out="${OUT:-runs/clevr}"
 scenes="${SCENES:-49152}"
+teacher="$(basename "$TEACHER")"
 rows="${ROWS:-32
 64
 64 --seed 1
@@ -31,23 +33,29 @@ together
 variation
 variation --seed 1
 refitted}"
+if [[ "$teacher" == tiny ]]; then # then it is no other row
+    rows="$(grep -v -e '--teacher tiny' <<<"$rows")"
+fi
 
 # Once for all rows, which would all make them otherwise.
-fields="$out/$(basename "$TEACHER").safetensors"
+fields="$out/$teacher.safetensors"
 [[ -e "$fields" ]] || strop data features "scenes:?n=$scenes&seed=1&size=128" --preset clevr-64 \
     --teacher "$TEACHER" --out "$fields"
 mkdir -p "$out/logs"
 row() {
-    local out=$1 log
-    shift
-    log="$out/logs/$(tr -cs 'a-z0-9\n' - <<<"$1").log"
-    echo "$1: see $log" >&2
-    # Words of a row come last, so that its --teacher counts.
+    local out=$1 row=$2 log
+    shift 2
+    log="$out/logs/$(tr -cs 'a-z0-9\n' - <<<"$row").log"
+    echo "$row: see $log" >&2
+    # The row's own options come last, so that its --teacher counts; they are words.
     # shellcheck disable=SC2086
-    python "${@:2}" $1 >"$log" 2>&1 || { tail -n 5 "$log" >&2; return 1; }
+    python "$@" $row >"$log" 2>&1 || {
+        { echo "$row failed:" && tail -n 5 "$log"; } >&2
+        return 1
+    }
 }
 export -f row
-xargs -P "${JOBS:-3}" -d '\n' -I '{}' bash -c 'row "$@"' row "$out" '{}' "$here/clevr.py" --missing \
-    --teacher "$TEACHER" --scenes "$scenes" --runs "$out" --out "$out/results" \
-    ${CLEVR:+--clevr "$CLEVR"} "$@" <<<"$rows"
+grep . <<<"$rows" | tr '\n' '\0' | xargs -0 -P "${JOBS:-3}" -I '{}' \
+    bash -c 'row "$@"' row "$out" '{}' "$here/clevr.py" --missing --teacher "$TEACHER" \
+    --scenes "$scenes" --runs "$out" --out "$out/results" ${CLEVR:+--clevr "$CLEVR"} "$@"
 strop report "$out"/results/* --out "$out/report"

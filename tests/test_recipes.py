@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from strop.files import write_json
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 TINY = RECIPES.parent / "src" / "strop" / "weights" / "tiny"
@@ -56,28 +60,27 @@ def test_the_whole_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
         "SCENES": "24",
         "OUT": str(tmp_path),
         "JOBS": "2",
-        "ROWS": "64\nceiling --seed 1\ntolerance",
+        "ROWS": "64\nceiling --seed 1\ntolerance\n64 --teacher tiny",
     }
-    done = tmp_path / "results" / "tolerance-tiny" / "row.json"
-    done.parent.mkdir(parents=True)
     broken = tmp_path / "64-tiny" / "run.json"
     broken.parent.mkdir()
-    for path in (done, broken):
-        path.write_text("{}")
+    broken.write_text("{}")
+    other = tmp_path / "results" / "tolerance-tiny"
+    write_json(other / "row.json", "clevr", 1, {"images_seen": 7, "complexity": {"scenes": {}}})
     sizes = ("--held-out", "12", "--steps", "8", "--batch", "4", "--decoder-steps", "2")
     command = ["bash", str(RECIPES / "clevr.sh"), *sizes]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    run = partial(subprocess.run, command, capture_output=True, text=True, timeout=600)
+    stopped = run(env=environment)
+    assert stopped.returncode != 0
+    assert "tolerance failed:" in stopped.stderr
+    assert "tolerance-tiny is of 7 images, measured on scenes" in stopped.stderr
+    shutil.rmtree(other)
+    finished = run(env={**environment, "ROWS": "\n64\nceiling --seed 1\n"})
+    assert finished.returncode == 0, finished.stderr
+    assert "its figures are there" in (tmp_path / "logs" / "64.log").read_text()
     rows = {path.parent.name for path in tmp_path.glob("results/*/row.json")}
-    assert rows == {"64-tiny", "ceiling-tiny-seed1", "tolerance-tiny"}
-    assert done.read_text() == "{}"  # left as it was, so that the report refuses it
-    assert found.returncode != 0
-    done.unlink()
-    done.parent.rmdir()
-    found = subprocess.run(
-        command, env={**environment, "ROWS": "64"}, capture_output=True, text=True, timeout=120
-    )
-    assert found.returncode == 0, found.stderr
-    assert "its figures are in" in (tmp_path / "logs" / "64.log").read_text()
+    assert rows == {"64-tiny", "ceiling-tiny-seed1"}
+    assert (tmp_path / ".64-tiny.1" / "run.json").read_text() == "{}"
     assert "Past the paper" in (tmp_path / "report" / "report.md").read_text()
 
 

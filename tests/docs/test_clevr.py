@@ -34,18 +34,10 @@ def clevr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_without_rows_the_page_says_so(clevr: ModuleType) -> None:
-    for make in (tables.settings, tables.tables, clevr.follow, clevr.mean_image):
+    for make in (tables.settings, tables.beside_the_paper, clevr.follow, clevr.mean_image):
         assert clevr.block(make) == "Not measured yet."
     clevr.draw_figures()
     assert not clevr.IMAGES.exists()
-
-
-def test_trials_stand_in_the_order_of_the_page(clevr: ModuleType) -> None:
-    changes = {"curriculum.oracle": "price"}
-    for name in ("variation", "ceiling", "price-seed1", "price", "64"):
-        write_row(clevr.RESULTS, name, changes={} if name == "64" else changes)
-    found = [row.name for row in clevr.rows()]
-    assert found == ["64", "ceiling", "price", "price-seed1", "variation"]
 
 
 def test_what_lengths_follow_is_of_the_rows_that_are_there(clevr: ModuleType) -> None:

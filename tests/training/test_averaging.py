@@ -9,7 +9,7 @@ from strop.training.averaging import averaging_share, follow
 
 
 def test_the_share_falls_to_its_least():
-    # part 9: 9 / 10, 9 / 11, ..., 9 / 900 = 0.01, and then the least
+    # 9 spans: 9 / 10, 9 / 11, ..., 9 / 900 = 0.01, and then the least
     shares = [averaging_share(step, 9, 0.01) for step in (0, 1, 890, 5_000)]
     assert shares == pytest.approx([0.9, 9 / 11, 0.01, 0.01])
     assert averaging_share(49, 50) == pytest.approx(0.5)

@@ -23,6 +23,7 @@ from strop.training.forward import (
     step_values,
 )
 from strop.training.loop import stepper_trouble
+from strop.training.recorded import WARM_STEPS
 from strop.training.step import MOST_SPOILT, Stepper, parameter_groups, trainable
 
 CPU = torch.device("cpu")
@@ -316,6 +317,25 @@ def test_averaged_weights_follow_and_can_be_looked_at():
         assert torch.allclose(tokenizer.generator.queries, expected)
     assert torch.equal(tokenizer.generator.queries, now)
     assert not torch.allclose(expected, now)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_recorded_steps_average_weights_as_plain_ones_do():
+    found = []
+    for compile_ in ("on", "off"):
+        plan = recipe(weight_average=0.9, compile=compile_, precision="fp32")
+        device = torch.device("cuda")
+        tokenizer = tiny_tokenizer().to(device)
+        stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=device)
+        loaded = (batch().to(device),)
+        stepper.initialise_codebook(loaded)
+        for step in range(WARM_STEPS + 6):
+            stepper(loaded, step_values(plan, step).to(device), step)
+        assert stepper.graphed == (compile_ == "on")
+        found.append({name: x.cpu() for name, x in stepper.averaged.items()})
+    for name, averaged in found[0].items():
+        assert torch.allclose(averaged, found[1][name], atol=1e-3), name
 
 
 def test_the_means_of_positions_follow_and_are_averaged_with_the_weights():

@@ -41,7 +41,7 @@ class Agreement:
     @property
     def total(self) -> float:
         """Squares about one scalar mean: what R² takes the error in relation to."""
-        return _total(self.size, self.square, self.channels)
+        return total_square(self.size, self.square, self.channels)
 
     def scores(self) -> dict[str, float]:
         """cosine, r2, r2_centred and rmse over all images."""
@@ -88,7 +88,7 @@ def agree(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
 
 
 def _r2(size: int, residual: Array, square: Array, means: Array) -> float:
-    return _explained(residual, _total(size, square, means), square)
+    return _explained(residual, total_square(size, square, means), square)
 
 
 def _r2_centred(size: int, residual: Array, square: Array, channels: Array) -> float:
@@ -97,7 +97,8 @@ def _r2_centred(size: int, residual: Array, square: Array, channels: Array) -> f
     return _explained(residual, total, square)
 
 
-def _total(size: int, square: Array, means: Array) -> float:
+def total_square(size: int, square: Array, means: Array) -> float:
+    """Squares about one scalar mean, of fields with these sums of squares and means: (n,) each."""
     return float(square.sum() - len(square) * size * means.mean() ** 2)
 
 

@@ -62,7 +62,9 @@ MEASURES: dict[str, Measure] = {
         "length and detail", "Pearson's r of length and the variance of the teacher's field", ""
     ),
     "objects_correlation": Measure(
-        "length and objects", "Pearson's r of length and number of objects", digits=2
+        "length and objects",
+        "Pearson's r of length and number of objects: the paper's alone",
+        digits=2,
     ),
     # Bits.
     "bits_fixed_rate": Measure("bits", "mean length * log2(codes)", "lower", "bits", 1),
@@ -107,7 +109,8 @@ MEASURES: dict[str, Measure] = {
     ),
     "regret_r2_search": Measure(
         "regret to a search, R²",
-        "R² of a search whose tolerance gives equal mean length less R² of the chosen lengths",
+        "R² of a search whose tolerance gives equal mean length, if one does, less R² of the "
+        "chosen lengths",
         "lower",
         digits=4,
     ),
@@ -137,5 +140,7 @@ MEASURES: dict[str, Measure] = {
     "delta2": Measure("δ2", "pixels within a factor of 1.25²", unit="%", digits=1),
     "delta3": Measure("δ3", "pixels within a factor of 1.25³", unit="%", digits=1),
     # Training.
-    "training_hours": Measure("training", "hours of training on one GPU", "lower", "h", 1),
+    "training_hours": Measure(
+        "training", "hours of training on one GPU: the paper's alone", "lower", "h", 1
+    ),
 }

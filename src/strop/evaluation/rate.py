@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from strop.evaluation.agreement import Agreement, agree
+from strop.evaluation.agreement import Agreement, agree, total_square
 from strop.evaluation.alignment import interpreted
 from strop.evaluation.context import Context
 from strop.figures import MUTED, new_figure, plain_axes, save_figure
@@ -81,19 +82,19 @@ def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
     total = whole.total
     every = np.arange(1, len(curves) + 1)
     best, *best_at = best_residual(residual, [mean, *every])
-    at_own = residual[np.arange(len(own)), own - 1]
-    at_one = np.array([np.interp(mean, every, row) for row in residual])
+    at_own = residual[np.arange(len(own)), own - 1].sum()
+    fixed = np.interp(mean, every, residual.sum(axis=0))
     by_search = search_residual(residual, 1 - cosine, mean)
-    share = len(own) / total  # of R² for an error in each image
-    gain = bootstrap(lambda saved: float(saved.mean()) * share, at_one - at_own)
+    means = whole.channels.mean(axis=1)
+    gain = bootstrap(partial(choice_gain, whole.size), residual, own, whole.square, means)
     chosen_scores = scores(own)
     values = {
         "length_mean": mean,
         "search_length_mean": float(found.mean()),
         "search_correlation": pearson(own, found),
-        "regret_r2": float((at_own.sum() - best) / total),
-        "regret_r2_fixed": float((at_one.sum() - best) / total),
-        "regret_r2_search": float((at_own.sum() - by_search) / total),
+        "regret_r2": float((at_own - best) / total),
+        "regret_r2_fixed": float((fixed - best) / total),
+        "regret_r2_search": float((at_own - by_search) / total),
         "choice_gain_r2": gain.value,
         **{name: chosen_scores[name] for name in ("cosine", "r2", "r2_centred")},
     }
@@ -127,12 +128,23 @@ def best_residual(residual: Array, mean_lengths: ArrayLike) -> Array:
     return residual[:, 0].sum() - np.interp(tokens, np.arange(len(saved)), saved)
 
 
+def choice_gain(size: int, residual: Array, chosen: Array, square: Array, means: Array) -> float:
+    """R² of the chosen lengths (n,) less that of one length of their mean for all images.
+
+    residual (n, K) as above; size, square and means as in `total_square`.
+    """
+    every = np.arange(1, residual.shape[1] + 1)
+    fixed = np.interp(chosen.mean(), every, residual.sum(axis=0))
+    own = residual[np.arange(len(chosen)), chosen - 1].sum()
+    return float((fixed - own) / total_square(size, square, means))
+
+
 def search_residual(residual: Array, errors: Array, mean: float) -> float:
     """The total error of a search whose tolerance is such that its lengths have this mean.
 
     residual, errors (n, K) are what is added up and what is searched by. The mean falls in steps as
-    the tolerance rises; between two of them the total is taken as straight. A mean that even a
-    search without tolerance does not reach is given what that has.
+    the tolerance rises; between two of them the total is taken as straight. NaN for a mean that not
+    even a search without tolerance reaches.
     """
     above = torch.from_numpy(errors - errors.min(axis=1, keepdims=True))
     rows = np.arange(len(residual))
@@ -143,8 +155,8 @@ def search_residual(residual: Array, errors: Array, mean: float) -> float:
 
     steps = np.unique(above.numpy())
     low, high = 0, len(steps) - 1  # the mean at `low` is not below, that at `high` not above
-    if at(0.0)[0] <= mean:
-        return at(0.0)[1]
+    if at(0.0)[0] < mean:
+        return float("nan")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if at(steps[middle])[0] >= mean else (low, middle)

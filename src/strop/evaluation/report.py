@@ -13,17 +13,8 @@ from typing import Any
 
 from strop.data.spec import parse_spec
 from strop.errors import DataError
-from strop.evaluation.clevr.figures import CAPTIONS, figures
-from strop.evaluation.clevr.rows import Row, read_rows
-from strop.evaluation.clevr.tables import (
-    LEAST_CORRELATION,
-    changes,
-    cost,
-    lengths,
-    settings,
-    tables,
-    trials,
-)
+from strop.evaluation.clevr.page import study_blocks
+from strop.evaluation.clevr.rows import read_rows
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import (
     Block,
@@ -40,7 +31,6 @@ from strop.evaluation.paper import MEAN, OFFICIAL, Setting, setting_of
 from strop.evaluation.parts import Part
 from strop.evaluation.runs import read_runs
 from strop.evaluation.suites import SUITES
-from strop.figures import save_figure
 from strop.files import PathLike, write_json, write_text
 from strop.statistics import pearson
 
@@ -78,18 +68,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What the table of each suite shows."""
 
 
-TRIALS_NOTE = (
-    "K above own is what all K tokens have in R² above the chosen lengths; K since the handoff is "
-    "what they have gained since it began, on the images of the run's own validation. Here, and of "
-    "a search are the correlations with the number of objects of the chosen lengths of these "
-    "images, and of each image's shortest length near its best. Regret is to the best lengths of "
-    "equal mean, the gain of choosing over one such length. A trial is better than the paper's if "
-    "it beats the paper's row with its preset, teacher and seed in R² at its own lengths and at "
-    "all K tokens, which must not have fallen since the handoff, and Pearson r is at least "
-    f"{LEAST_CORRELATION}."
-)
-
-
 def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False) -> list[Path]:
     """Write `report.md`, `report.html`, `report.json` and, if asked, `report.tex` into a folder."""
     folder = Path(out)
@@ -97,7 +75,7 @@ def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False
     for number, part in enumerate(parts):
         _copy_pictures(part, folder / "figures", number)
     rows = read_rows(runs)
-    study = clevr_blocks(rows, folder / "figures") if rows else []
+    study = study_blocks(rows, folder / "figures") if rows else []
     blocks = [Heading("Evaluation", 1), *study, *report_blocks(parts)]
     pages = {"report.md": to_markdown(blocks, folder), "report.html": to_html(blocks)}
     if latex:
@@ -105,13 +83,10 @@ def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False
     for name, text in pages.items():
         write_text(folder / name, text)
     plain = [{key: part[key] for key in part if key != "pictures"} for part in parts]
-    content = {"parts": plain, "paper": compare(parts), "clevr": [_row(row) for row in rows]}
+    study_rows = [{"name": row.name, **row.facts} for row in rows]
+    content = {"parts": plain, "paper": compare(parts), "clevr": study_rows}
     write_json(folder / "report.json", "report", 1, content)
     return [folder / name for name in (*pages, "report.json")]
-
-
-def _row(row: Row) -> dict[str, Any]:
-    return {"name": row.name, **row.facts}
 
 
 def _copy_pictures(part: Part, folder: Path, number: int) -> None:
@@ -178,30 +153,6 @@ def _means(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
 
 
 # The page.
-
-
-def clevr_blocks(rows: list[Row], folder: Path) -> Iterator[Block]:
-    """The CLEVR study; its figures are drawn into the folder."""
-    pictures = {}
-    for name, figure in figures(rows).items():
-        path = folder / f"clevr-{name}.png"
-        save_figure(figure, path)
-        pictures[name] = Picture(path, CAPTIONS[name])
-    yield Heading("The CLEVR study")
-    yield from settings(rows)
-    yield from tables(rows)
-    yield from cost(rows)
-    yield Heading("Length against complexity", 3)
-    yield from lengths(rows)
-    if "lengths" in pictures:
-        yield pictures["lengths"]
-    if "rate" in pictures:
-        yield Heading("Past the paper", 3)
-        yield Text("What each trial changes in the paper's row:")
-        yield from changes(rows)
-        yield from trials(rows)
-        yield Text(TRIALS_NOTE)
-        yield pictures["rate"]
 
 
 def report_blocks(parts: list[Part]) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""Weights averaged over the last steps, which generalise better than the latest."""
+"""Weights averaged over the last steps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 
-def averaging_share(step: int, part: int, least: float = 0.0) -> float:
+def averaging_share(step: int, spans: int, least: float = 0.0) -> float:
     """How far the average moves to the weights that the update of `step`, from 0 on, has made.
 
-    `part / (part + 1 + step)`, never below `least`: the average spans about one `part`-th of the
-    steps so far. A fixed share would drag the random start along through a short run.
+    `spans / (spans + 1 + step)`, never below `least`: the steps so far are about so many spans of
+    the average long. One fixed share would drag the random start along through a short run.
     """
-    return max(least, part / (part + 1 + step))
+    return max(least, spans / (spans + 1 + step))
 
 
 @torch.no_grad()

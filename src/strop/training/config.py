@@ -21,8 +21,8 @@ class TrainingConfig:
     betas, weight_decay  of AdamW; norms, biases and embeddings do not decay
     clip                 largest gradient norm; 0 for no clipping
     weight_average       decay per step of an average of the weights, which is then what is
-                         validated and saved, 0 for none. In the first steps it decays faster,
-                         so that it spans about a ninth of the steps so far
+                         validated and saved, 0 for none. Up to step `9 / (1 - d)` it decays
+                         faster than this `d`, so as to span a ninth of the steps so far
     seed                 of everything random in the run
     precision            `bf16` autocast or `fp32`; `auto` is bf16 on a GPU and fp32 on a CPU
     compile              torch.compile and CUDA graphs; `auto` is on a GPU only, `max` searches

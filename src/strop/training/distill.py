@@ -59,7 +59,7 @@ _SAMPLE = 1024  # views that means and spreads are measured on
 _INHERITED = 2048  # images that the first weights are fitted on, where there are as many
 _BETAS = (0.9, 0.98)
 _CLIP = 1.0
-_AVERAGED_PART = 50  # weights are averaged over about this part of the steps so far
+_SPANS = 50  # weights are averaged over about a fiftieth of the steps so far
 _KEPT = 2  # checkpoints
 _OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
 
@@ -331,7 +331,7 @@ class _Run:
 
     def _take(self, progress: float) -> Tensor:
         """One step; its terms, detached, until the next."""
-        share = averaging_share(self.step, _AVERAGED_PART)
+        share = averaging_share(self.step, _SPANS)
         values = torch.tensor([learning_rate(self.config, progress), share])
         off = self.update(to_device(values, self.device), *self._drawn())
         self.step += 1

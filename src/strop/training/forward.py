@@ -59,8 +59,8 @@ SCALARS = (
 )
 """What depends on the step alone, in the order it has in the step's values."""
 
-AVERAGED_PART = 9
-"""Weights are averaged over this part of the steps so far, until `weight_average` is reached."""
+SPANS = 9
+"""Weights are averaged over a ninth of the steps so far, until `weight_average` is reached."""
 
 ALONE = distributed.Workers()
 
@@ -119,7 +119,7 @@ def step_values(recipe: Recipe, step: int) -> Tensor:
             curriculum.handoff(recipe.curriculum, step),
             float(curriculum.phase(recipe.curriculum, step) >= 3),
             objective.diversity_warmup(recipe.objective, step),
-            averaging_share(step, AVERAGED_PART, 1 - recipe.training.weight_average),
+            averaging_share(step, SPANS, 1 - recipe.training.weight_average),
             float(step),
         ]
     )

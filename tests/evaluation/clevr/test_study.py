@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from strop.cli import app
 from strop.errors import DataError
 from strop.evaluation.clevr import tables
-from strop.evaluation.clevr.figures import figures
+from strop.evaluation.clevr.figures import draw_figures
 from strop.evaluation.clevr.rows import Row, read_rows
 from strop.evaluation.page import Block, to_markdown
 
@@ -38,7 +38,16 @@ def test_the_papers_rows_come_first_in_the_papers_order(tmp_path: Path) -> None:
     (tmp_path / "evaluated").mkdir()  # no row, whatever else is in it
     found = [row.name for row in read_rows([*trials, tmp_path / "evaluated", *others, others[0]])]
     papers = ["32", "64", "64-seed1", "64-tiny", "128", "128-fixed"]
-    assert found == [*papers, "price", "ceiling"]
+    assert found == [*papers, "ceiling", "price"]
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    runs = [
+        write_row(tmp_path / parent, "64", correlation=r) for parent, r in (("a", 0.5), ("b", 0.9))
+    ]
+    found = to_markdown(list(tables.lengths(read_rows(runs))), tmp_path)
+    assert line_of(found, "`a/64`")[1].startswith("0.500")
+    assert line_of(found, "`b/64`")[1].startswith("0.900")
 
 
 def test_two_parts_of_one_suite_are_not_chosen_between(tmp_path: Path) -> None:
@@ -53,7 +62,7 @@ def test_tables_have_the_papers_figures_below_ours(tmp_path: Path) -> None:
     write_row(tmp_path, "64", r2=0.912, ssim=0.8)
     write_row(tmp_path, "64-seed1", seed=1, r2=0.917)
     write_row(tmp_path, "64-fixed", preset="clevr-64-fixed", r2=0.932)
-    found = page(tables.tables, tmp_path)
+    found = page(tables.beside_the_paper, tmp_path)
     fields, pixels = ("cosine ↑", "R² ↑", "R² centred ↑"), ("SSIM ↑", "LPIPS ↓")
     codes = ("CB (%) ↑", "Eff. CB (%) ↑")
     assert line_of(found, "") == ["", *fields, *pixels, *codes, "length (tokens)"]
@@ -67,7 +76,10 @@ def test_tables_have_the_papers_figures_below_ours(tmp_path: Path) -> None:
         "`64` and `64-seed1` differ in their seed alone and lie apart by cosine 0.000, R² 0.005"
         in found
     )
-    assert "+0.020 for `64` (the paper's: +0.030)" in found
+    assert "+0.020 for `64` (the paper's: +0.030)." in found
+    write_row(tmp_path, "64-fixed-seed1", preset="clevr-64-fixed", seed=1, r2=0.9)
+    again = page(tables.beside_the_paper, tmp_path)
+    assert "-0.017 for `64-seed1` (the paper's: +0.030)" in again
     assert "| `64` | 3.0 | 9,000 | 1.5 M | 64.0 M | 27.3 |" in page(tables.cost, tmp_path)
     assert "| `training.batch` | 128 | 512 |" in page(tables.settings, tmp_path)
 
@@ -102,7 +114,7 @@ def test_a_trial_is_better_in_every_respect_or_not(
     on_scenes, on_clevr = page(tables.trials, tmp_path).split("Blender's")
     assert line_of(on_scenes, "`price`")[-1] == verdict
     assert line_of(on_scenes, "`64`")[-1] == "–"
-    searched = line_of(on_scenes, "").index("here, and of a search")
+    searched = line_of(on_scenes, "").index("r here, chosen / searched")
     assert line_of(on_scenes, "`price`")[searched] == "-1.000 / 1.000"
     assert "of a search" not in " ".join(line_of(on_clevr, ""))  # its scenes are not known here
     handoff = line_of(on_scenes, "").index("K since the handoff")
@@ -125,6 +137,34 @@ def test_without_a_handoff_nothing_has_changed_since(tmp_path: Path) -> None:
     log = (unseen / "metrics.jsonl").read_text(encoding="utf-8").replace('"step": 400', '"step": 3')
     (unseen / "metrics.jsonl").write_text(log, encoding="utf-8")
     assert [row.since_handoff for row in read_rows([fixed, unseen])] == [None, None]
+    write_row(tmp_path, "price", changes=PRICE, r2=0.95, r2_whole=0.95)
+    trial = tmp_path / "price" / "metrics.jsonl"
+    trial.write_text(log, encoding="utf-8")
+    assert line_of(page(tables.trials, tmp_path), "`price`")[-1] == "not in K since the handoff"
+
+
+def test_a_trial_is_not_judged_by_a_run_of_another_length(tmp_path: Path) -> None:
+    write_row(tmp_path, "64")
+    trial = write_row(tmp_path, "price", changes=PRICE, r2=0.95, r2_whole=0.95)
+    plan = json.loads((trial / "run.json").read_text(encoding="utf-8"))
+    plan["training"]["steps"] = 2000
+    (trial / "run.json").write_text(json.dumps(plan), encoding="utf-8")
+    assert line_of(page(tables.trials, tmp_path), "`price`")[-1] == "–"
+
+
+def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
+    paper = write_row(tmp_path, "64")
+    trial = write_row(tmp_path, "price", changes=PRICE)
+    (trial / "scenes" / "rate.json").unlink()
+    (trial / "clevr" / "alignment.json").unlink()
+    facts = json.loads((paper / "row.json").read_text(encoding="utf-8"))
+    del facts["complexity"]["clevr"]
+    (paper / "row.json").write_text(json.dumps(facts), encoding="utf-8")
+    rows = read_rows([paper, trial])
+    assert draw_figures(rows).keys() == {"lengths"}
+    assert draw_figures(read_rows([trial])).keys() == {"lengths"}
+    assert list(tables.trials(rows)) == []
+    assert "Blender" not in page(tables.lengths, tmp_path)
 
 
 def test_a_search_and_an_interval_are_shown_where_they_were_measured(tmp_path: Path) -> None:
@@ -141,13 +181,13 @@ def test_a_search_and_an_interval_are_shown_where_they_were_measured(tmp_path: P
 
 
 def test_figures_are_of_what_there_is(tmp_path: Path) -> None:
-    assert figures([]) == {}
+    assert draw_figures([]) == {}
     trial = write_row(tmp_path, "price", changes=PRICE)
-    assert figures(read_rows([trial])).keys() == {"lengths", "rate"}
+    assert draw_figures(read_rows([trial])).keys() == {"lengths", "rate"}
     paper = write_row(tmp_path, "64")
-    assert figures(read_rows([paper])).keys() == {"lengths"}
+    assert draw_figures(read_rows([paper])).keys() == {"lengths"}
     seed = write_row(tmp_path, "price-seed1", changes=PRICE, seed=1)
-    drawn = figures(read_rows([paper, trial, seed]))["rate"]
+    drawn = draw_figures(read_rows([paper, trial, seed]))["rate"]
     lines = {line.get_label(): line for line in drawn.axes[0].get_lines()}
     assert lines["64"].get_color() == "#000000"
     assert lines["price"].get_color() == lines["price-seed1"].get_color() != "#000000"

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strop.evaluation.clevr.rows import HELD_OUT, Row, choosing, most_used_teacher, tried
+from strop.evaluation.clevr.rows import (
+    HELD_OUT,
+    Row,
+    beside_trials,
+    choosing,
+    most_used_teacher,
+    tried,
+)
 from strop.figures import PALETTE, new_figure, plain_axes
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ CAPTIONS = {
 Line = dict[str, Any]
 
 
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+def draw_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """By name, those that there are rows for; of held-out scenes."""
     lines = _lines(rows)
     chosen, changed = choosing(rows, HELD_OUT), tried(rows, HELD_OUT)
@@ -48,7 +55,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 def _lengths(rows: list[Row], lines: dict[str, Line]) -> Figure:
     """Mean length by object count: the paper's rows on the left, trials on the right."""
     papers = [row for row in rows if not row.is_trial]
-    shown = {"the paper's curriculum": papers, "trials": tried(rows, HELD_OUT)}
+    shown = {"the paper's curriculum": papers, "trials": beside_trials(rows)}
     shown = {title: some for title, some in shown.items() if some}
     figure = new_figure(5.25 * len(shown), 4.2)
     panels = []
@@ -56,7 +63,7 @@ def _lengths(rows: list[Row], lines: dict[str, Line]) -> Figure:
         position = 100 + 10 * len(shown) + number
         axes = plain_axes(figure, "objects in the scene", "mean length", position)
         for row in some:
-            means = row.facts["complexity"][HELD_OUT]["mean_length"]
+            means = row.follows(HELD_OUT)["mean_length"]
             axes.plot([*map(int, means)], [*means.values()], ms=4, **lines[row.name])
         axes.set_title(title, size=10)
         _legend(axes)
@@ -71,7 +78,8 @@ def _rates(rows: list[Row], lines: dict[str, Line]) -> Figure:
     figure = new_figure(10.5, 4.4)
     rates = [row.parts[HELD_OUT, "rate"] for row in rows]
     longest = rates[0]["curve"]["length"][-1]
-    for position, first, last in ((121, 1, longest // 4), (122, longest // 4, longest)):
+    middle = max(longest // 4, 1)
+    for position, first, last in ((121, 1, middle), (122, middle, longest)):
         axes = plain_axes(figure, "forced length", "R²", position)
         for row, rate in zip(rows, rates, strict=True):
             line, chosen = lines[row.name], rate["values"]

@@ -45,9 +45,15 @@ class Row:
         return bool(self.facts["changes"])
 
     @property
-    def setting(self) -> tuple[str, str, int]:
+    def setting(self) -> tuple[Any, ...]:
         """What a trial and the paper's row must share to be compared."""
-        return self.facts["preset"], self.facts["teacher"], self.facts["seed"]
+        training = self.plan["training"]
+        return self.changed_setting, self.facts["seed"], training["steps"], training["batch"]
+
+    @property
+    def changed_setting(self) -> tuple[str, str]:
+        """Preset and teacher: what a trial changes something in."""
+        return self.facts["preset"], self.facts["teacher"]
 
     def values(self, kind: str) -> dict[str, float | None]:
         """The figures of alignment and of pixels, as far as they were measured."""
@@ -61,7 +67,11 @@ class Row:
 
     def correlation(self, kind: str) -> float | None:
         """Pearson's r of length and number of objects; None where all lengths are the same."""
-        return self.facts["complexity"][kind]["pearson"]["value"]
+        return self.follows(kind)["pearson"]["value"]
+
+    def follows(self, kind: str) -> dict[str, Any]:
+        """How the length follows the number of objects."""
+        return self.facts["complexity"][kind]
 
     @property
     def since_handoff(self) -> float | None:
@@ -84,29 +94,31 @@ class Row:
 
 
 def read_rows(runs: Sequence[PathLike]) -> list[Row]:
-    """The rows among the folders: the paper's in the paper's order, then trials as they are given.
+    """The rows among the folders: the paper's in the paper's order, then trials by name.
 
     What else `strop eval` wrote is passed over.
     """
+    folders = [run for run in each_once(runs) if (run / FACTS).is_file()]
+    names = [run.resolve().name for run in folders]
     rows = [
         Row(
-            run.resolve().name,
+            # two folders may both be called `64`
+            name if names.count(name) == 1 else f"{run.resolve().parent.name}/{name}",
             read_json(run / FACTS, "clevr", 1),
             read_json(run / "run.json", "run", 1),
             [line for line in _log(run / "metrics.jsonl") if line["kind"] == "validation"],
             _parts(run),
         )
-        for run in each_once(runs)
-        if (run / FACTS).is_file()
+        for run, name in zip(folders, names, strict=True)
     ]
     presets = {name: number for number, name in enumerate(variants())}
     usual = most_used_teacher(rows)
 
     def place(row: Row) -> tuple[Any, ...]:
-        preset, teacher, seed = row.setting
         if row.is_trial:
-            return (True,)
-        return False, presets.get(preset, len(presets)), teacher != usual, seed
+            return True, row.name
+        preset, teacher = row.changed_setting
+        return False, presets.get(preset, len(presets)), teacher != usual, row.facts["seed"]
 
     return sorted(rows, key=place)
 
@@ -138,11 +150,16 @@ def measured_on(rows: Iterable[Row], kind: str, suite: str = "alignment") -> lis
 
 def choosing(rows: Iterable[Row], kind: str) -> list[Row]:
     """The rows whose lengths can be set beside objects."""
-    return [row for row in measured_on(rows, kind) if row.chooses(kind)]
+    some = [row for row in measured_on(rows, kind) if kind in row.facts["complexity"]]
+    return [row for row in some if row.chooses(kind)]
 
 
 def tried(rows: Iterable[Row], kind: str) -> list[Row]:
+    """The trials, and the paper's rows they change, as far as each was measured at every length."""
+    return beside_trials(measured_on(choosing(rows, kind), kind, "rate"))
+
+
+def beside_trials(rows: Sequence[Row]) -> list[Row]:
     """All trials, after the paper's rows that they change something in."""
-    some = measured_on(rows, kind, "rate")
-    changed = {row.setting[:2] for row in some if row.is_trial}
-    return [row for row in some if row.is_trial or row.setting[:2] in changed]
+    changed = {row.changed_setting for row in rows if row.is_trial}
+    return [row for row in rows if row.is_trial or row.changed_setting in changed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -54,7 +55,7 @@ def settings(rows: Sequence[Row]) -> Iterator[Block]:
     yield Table([f"setting of `{first.name}`", "the paper's preset", "here"], differs)
 
 
-def tables(rows: Sequence[Row]) -> Iterator[Block]:
+def beside_the_paper(rows: Sequence[Row]) -> Iterator[Block]:
     """Ours and the paper's, on each data; what seeds change; what choosing lengths costs."""
     ours = [row for row in rows if not row.is_trial]
     for kind, told in DATA.items():
@@ -63,11 +64,16 @@ def tables(rows: Sequence[Row]) -> Iterator[Block]:
             continue
         known = [found for row in some for found in (row.values(kind), _paper(row))]
         shown = [name for name in COLUMNS if any(name in found for found in known)]
-        yield Text(f"On {some[0].images(kind):,} {told}:")
+        yield Text(f"On {_images(some, kind)} {told}:")
         yield Table(["", *(MEASURES[name].heading for name in shown)], _beside(some, kind, shown))
         yield from _without_bits(some, kind)
         yield from _seeds(some, kind, shown)
         yield from _cost_of_lengths(some, kind)
+
+
+def _images(rows: list[Row], kind: str, suite: str = "alignment") -> str:
+    """How many were measured on, which may differ from row to row."""
+    return " or ".join(f"{n:,}" for n in sorted({row.images(kind, suite) for row in rows}))
 
 
 def _beside(rows: list[Row], kind: str, shown: list[str]) -> list[list[str]]:
@@ -117,13 +123,18 @@ def _seeds(rows: list[Row], kind: str, shown: list[str]) -> Iterator[Block]:
 
 def _cost_of_lengths(rows: list[Row], kind: str) -> Iterator[Block]:
     """R² that a model with one fixed length has above the one that chooses."""
-    by_name = {row.name: row for row in rows}
+
+    def place(row: Row) -> tuple[Any, ...]:
+        return (row.facts["row"], row.facts["teacher"], *row.setting[1:])
+
+    by_place = {place(row): row for row in rows}
     told = []
-    for name, row in by_name.items():
-        fixed = by_name.get(f"{name}-fixed")
-        if fixed and (found := _numbers([fixed.values(kind)["r2"], row.values(kind)["r2"]])):
-            paper = _paper(fixed)["r2"] - _paper(row)["r2"]
-            told.append(f"{found[0] - found[1]:+.3f} for `{name}` (the paper's: {paper:+.3f})")
+    for (name, *others), row in by_place.items():
+        fixed = by_place.get((f"{name}-fixed", *others))
+        if fixed and (found := _numbers(each.values(kind)["r2"] for each in (fixed, row))):
+            paper = _numbers(_paper(each).get("r2") for each in (fixed, row))
+            beside = f" (the paper's: {paper[0] - paper[1]:+.3f})" if paper else ""
+            told.append(f"{found[0] - found[1]:+.3f} for `{row.name}`{beside}")
     if told:
         yield Text(
             "One fixed length of all K tokens, in a model of its own, changes R² by "
@@ -159,16 +170,15 @@ def lengths(rows: Sequence[Row]) -> Iterator[Block]:
         some = choosing(rows, kind)
         if not some:
             continue
-        follows = {row.name: row.facts["complexity"][kind] for row in some}
-        counts = sorted({int(count) for each in follows.values() for count in each["mean_length"]})
+        counts = sorted({int(count) for row in some for count in row.follows(kind)["mean_length"]})
         yield Text(
-            f"On {some[0].images(kind):,} {told}; correlations with 95 % intervals, and the mean "
+            f"On {_images(some, kind)} {told}; correlations with 95 % intervals, and the mean "
             f"length of scenes of {counts[0]} to {counts[-1]} objects:"
         )
         header = ["", "Pearson r", "Spearman r", "lengths", *map(str, counts)]
         body = []
         for row in some:
-            found = follows[row.name]
+            found = row.follows(kind)
             means = (found["mean_length"].get(str(count)) for count in counts)
             body.append(
                 [
@@ -223,8 +233,8 @@ def trials(rows: Sequence[Row]) -> Iterator[Block]:
                 for row, cells in zip(some, found, strict=True)
             ]
         yield Text(
-            f"On {some[0].images(kind, 'rate'):,} {told}, each interpreted at every length; the "
-            f"correlation with the number of objects on all {some[0].images(kind):,}:"
+            f"On {_images(some, kind, 'rate')} {told}, each interpreted at every length; the "
+            f"correlation with the number of objects on all {_images(some, kind)}:"
         )
         header = list(dict.fromkeys(name for cells in found for name in cells))
         yield Table(header, [[cells.get(name, "–") for name in header] for cells in found])
@@ -234,7 +244,7 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
     """The cells of a row: R² at its own and at forced lengths, and what its choice is worth."""
     rate, aligned = row.parts[kind, "rate"], row.values(kind)
     values, curve = rate["values"], rate["curve"]["r2"]
-    forced = [len(curve) // part for part in (8, 4, 2, 1)]
+    forced = sorted({max(len(curve) // part, 1) for part in (8, 4, 2, 1)})
     r2 = MEASURES["r2"].format
     cells = {
         "": f"`{row.name}`",
@@ -262,8 +272,7 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
 def _searched(rate: Part) -> dict[str, str]:
     """How the chosen lengths of these images follow their objects, and those of a search."""
     found = followed(rate).values()
-    told = " / ".join(_number(each, 3) for each in found)
-    return {"here, and of a search": told} if found else {}
+    return {"r here, chosen / searched": " / ".join(_number(r, 3) for r in found)} if found else {}
 
 
 def followed(rate: Part) -> dict[str, float]:
@@ -288,7 +297,7 @@ def _verdict(row: Row, rows: list[Row]) -> str:
     better = {
         "R² at its own lengths": rate["values"]["r2"] > beside["values"]["r2"],
         "R² at K": rate["curve"]["r2"][-1] > beside["curve"]["r2"][-1],
-        "K since the handoff": (row.since_handoff or 0.0) >= 0,
+        "K since the handoff": row.since_handoff is not None and row.since_handoff >= 0,
         "Pearson r": (row.correlation(HELD_OUT) or 0.0) >= LEAST_CORRELATION,
     }
     lacking = [name for name, holds in better.items() if not holds]
@@ -305,7 +314,7 @@ def interval(found: Mapping[str, float | None]) -> str:
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _signed(value: float | None) -> str:
