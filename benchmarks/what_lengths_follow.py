@@ -96,8 +96,9 @@ def of_fields(teacher: str, images: Tensor, there: Told) -> dict[str, dict[str, 
     spread     variance over the locations of an image
     variation  logarithm of what the oracle of that name looks at
     volume     log determinant of the covariance of an image's locations
-    together   from these three, their logarithms and volume, taught the number of objects
-    taught     the same from the pooled field
+    together   a linear map of these, of the logarithm of the first and of the second without
+               one, that was taught the number of objects
+    taught     such a map of the pooled field
 
     What is taught is fitted to every second image and measured on the others.
     """

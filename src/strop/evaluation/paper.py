@@ -131,7 +131,13 @@ def variant_of(config: Mapping[str, Any]) -> str | None:
         found = _essence(from_dict(TokenizerConfig, dict(config), "model"))
     except StropError:
         return None
-    return next((name for name in variants() if _essence(load_preset(name).model) == found), None)
+    return next((name for name, each in _essences().items() if each == found), None)
+
+
+@cache
+def _essences() -> dict[str, TokenizerConfig]:
+    """Of the paper's presets, which are files: a report asks for each of its parts."""
+    return {name: _essence(load_preset(name).model) for name in variants()}
 
 
 def _essence(config: TokenizerConfig) -> TokenizerConfig:

@@ -83,7 +83,7 @@ def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
     every = np.arange(1, len(curves) + 1)
     best, *best_at = best_residual(residual, [mean, *every])
     at_own = residual[np.arange(len(own)), own - 1].sum()
-    fixed = np.interp(mean, every, residual.sum(axis=0))
+    regret = float((at_own - best) / total)
     by_search = search_residual(residual, 1 - cosine, mean)
     means = whole.channels.mean(axis=1)
     gain = bootstrap(partial(choice_gain, whole.size), residual, own, whole.square, means)
@@ -92,8 +92,8 @@ def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
         "length_mean": mean,
         "search_length_mean": float(found.mean()),
         "search_correlation": pearson(own, found),
-        "regret_r2": float((at_own - best) / total),
-        "regret_r2_fixed": float((fixed - best) / total),
+        "regret_r2": regret,
+        "regret_r2_fixed": regret + gain.value,
         "regret_r2_search": float((at_own - by_search) / total),
         "choice_gain_r2": gain.value,
         **{name: chosen_scores[name] for name in ("cosine", "r2", "r2_centred")},

@@ -13,21 +13,7 @@ from strop.files import PathLike, read_json
 
 def read_runs(runs: Sequence[PathLike]) -> list[Part]:
     """All parts of all runs, by model and suite; each knows the paths of its `pictures`."""
-    parts: list[Part] = []
-    for run in each_once(runs):
-        found = [path for name in SUITES for path in sorted(run.glob(f"*/{name}.json"))]
-        if not found:
-            raise DataError(
-                f"{run} holds no finished part of an evaluation.",
-                "Give folders that `strop eval` wrote.",
-            )
-        parts += [
-            {
-                **read_json(path, KIND, FORMAT),
-                "pictures": sorted(path.parent.glob(f"{path.stem}*.png")),
-            }
-            for path in found
-        ]
+    parts = [part for run in each_once(runs) for part in read_run(run)]
     models = list(dict.fromkeys(part["model"]["fingerprint"] for part in parts))
     suites = list(SUITES)
     names = {part["model"]["fingerprint"]: part["model"]["name"] for part in parts}
@@ -39,6 +25,23 @@ def read_runs(runs: Sequence[PathLike]) -> list[Part]:
         parts,
         key=lambda part: (models.index(part["model"]["fingerprint"]), suites.index(part["suite"])),
     )
+
+
+def read_run(run: Path) -> list[Part]:
+    """The parts of one run, by suite."""
+    found = [path for name in SUITES for path in sorted(run.glob(f"*/{name}.json"))]
+    if not found:
+        raise DataError(
+            f"{run} holds no finished part of an evaluation.",
+            "Give folders that `strop eval` wrote.",
+        )
+    return [
+        {
+            **read_json(path, KIND, FORMAT),
+            "pictures": sorted(path.parent.glob(f"{path.stem}*.png")),
+        }
+        for path in found
+    ]
 
 
 def each_once(runs: Sequence[PathLike]) -> list[Path]:

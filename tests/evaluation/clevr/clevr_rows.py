@@ -9,7 +9,8 @@ from typing import Any
 from strop.config import to_dict
 from strop.data.scenes.sampling import object_counts
 from strop.evaluation.parts import FORMAT, KIND
-from strop.files import write_json
+from strop.files import format_tag, write_json
+from strop.training.callbacks import METRICS_FORMAT
 from strop.training.preset import load_preset
 
 LONGEST = 32
@@ -104,7 +105,8 @@ def write_row(
         {"kind": "validation", "step": 400, f"r2@{LONGEST}": r2_whole - since_handoff},
         {"kind": "validation", "step": 1000, f"r2@{LONGEST}": r2_whole},
     ]
-    lines = "\n".join(map(json.dumps, log))
+    tag = {"format": format_tag("metrics", METRICS_FORMAT)}
+    lines = "\n".join(json.dumps(tag | line) for line in log)
     (folder / name / "metrics.jsonl").write_text(lines, encoding="utf-8")
     return folder / name
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strop.curriculum import PAPER_STEPS
+from strop.config import from_dict
+from strop.curriculum import scaled
 from strop.data.spec import parse_spec
 from strop.errors import DataError
 from strop.evaluation.paper import variants
 from strop.evaluation.parts import Part
-from strop.evaluation.runs import each_once, read_runs
+from strop.evaluation.runs import each_once, read_run
 from strop.files import PathLike, read_json
+from strop.training.callbacks import read_metrics
+from strop.training.preset import Preset
 
 FACTS = "row.json"
 """What makes a run of an evaluation a row of the study."""
@@ -29,13 +31,13 @@ class Row:
     """A model of the study: how it was trained, and its parts by kind of data and suite.
 
     facts        what the recipe says of it: row, preset, changes, teacher, seed, complexity, ...
-    plan         the settings it was trained with, as the run's own file has them
+    plan         the settings it was trained with, from the run's own file
     validations  what was measured of it on the way, from the run's log
     """
 
     name: str
     facts: dict[str, Any]
-    plan: dict[str, Any]
+    plan: Preset
     validations: list[dict[str, Any]]
     parts: dict[tuple[str, str], Part]
 
@@ -47,8 +49,8 @@ class Row:
     @property
     def setting(self) -> tuple[Any, ...]:
         """What a trial and the paper's row must share to be compared."""
-        training = self.plan["training"]
-        return self.changed_setting, self.facts["seed"], training["steps"], training["batch"]
+        training = self.plan.training
+        return self.changed_setting, self.facts["seed"], training.steps, training.batch
 
     @property
     def changed_setting(self) -> tuple[str, str]:
@@ -79,14 +81,14 @@ class Row:
 
         None for a run without a handoff, or one that was not validated then.
         """
-        settings = self.plan["training"], self.plan["curriculum"], self.plan["model"]
-        training, curriculum, model = settings
-        begins = round(curriculum["phase_ends"][2] * training["steps"] / PAPER_STEPS)
-        at_k = {line["step"]: line.get(f"r2@{model['max_length']}") for line in self.validations}
-        first, last = at_k.get(begins), at_k.get(training["steps"])
-        if not curriculum["enabled"] or first is None or last is None:
+        if not self.plan.curriculum.enabled:
             return None
-        return last - first
+        steps = self.plan.training.steps
+        begins = scaled(self.plan.curriculum, steps).phase_ends[2]
+        at_k = f"r2@{self.plan.model.max_length}"
+        found = {line["step"]: line.get(at_k) for line in self.validations}
+        first, last = found.get(begins), found.get(steps)
+        return None if first is None or last is None else last - first
 
     def chooses(self, kind: str) -> bool:
         """Whether it picks lengths: a row of the paper's ablation has one for all."""
@@ -105,8 +107,8 @@ def read_rows(runs: Sequence[PathLike]) -> list[Row]:
             # two folders may both be called `64`
             name if names.count(name) == 1 else f"{run.resolve().parent.name}/{name}",
             read_json(run / FACTS, "clevr", 1),
-            read_json(run / "run.json", "run", 1),
-            [line for line in _log(run / "metrics.jsonl") if line["kind"] == "validation"],
+            from_dict(Preset, read_json(run / "run.json", "run", 1), "run"),
+            [x for x in read_metrics(run / "metrics.jsonl") if x["kind"] == "validation"],
             _parts(run),
         )
         for run, name in zip(folders, names, strict=True)
@@ -129,13 +131,9 @@ def most_used_teacher(rows: Sequence[Row]) -> str | None:
     return max(teachers, key=teachers.count, default=None)
 
 
-def _log(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def _parts(run: Path) -> dict[tuple[str, str], Part]:
     parts: dict[tuple[str, str], Part] = {}
-    for part in read_runs([run]):
+    for part in read_run(run):
         key = parse_spec(part["data"]).kind, part["suite"]
         if key in parts:
             raise DataError(f"{run} has two parts of {key}.", "Delete the one that is stale.")

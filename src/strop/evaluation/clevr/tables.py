@@ -49,7 +49,7 @@ def settings(rows: Sequence[Row]) -> Iterator[Block]:
     paper = flatten(to_dict(load_preset(first.facts["preset"])))
     differs = [
         [f"`{key}`", _plain(paper[key]), _plain(value)]
-        for key, value in flatten(first.plan).items()
+        for key, value in flatten(to_dict(first.plan)).items()
         if key in paper and paper[key] != value and key.split(".")[-1] not in LOGISTICS
     ]
     yield Table([f"setting of `{first.name}`", "the paper's preset", "here"], differs)
