@@ -30,17 +30,22 @@ contrast
 residue
 distillation
 together
-variation
-variation --seed 1
-refitted}"
+refitted
+outlines
+outlines --seed 1
+outlines --teacher tiny
+rate-halved
+rate-doubled}"
 if [[ "$teacher" == tiny ]]; then # then it is no other row
     rows="$(grep -v -e '--teacher tiny' <<<"$rows")"
 fi
 
-# Once for all rows, which would all make them otherwise.
-fields="$out/$teacher.safetensors"
-[[ -e "$fields" ]] || strop data features "scenes:?n=$scenes&seed=1&size=128" --preset clevr-64 \
-    --teacher "$TEACHER" --out "$fields"
+# Once for all rows, which would all make them otherwise; with outlines, which some of them ask for.
+for each in "$TEACHER" $(grep -q -e '--teacher tiny' <<<"$rows" && echo tiny); do
+    fields="$out/$(basename "$each")-outlines.safetensors"
+    [[ -e "$fields" ]] || strop data features "scenes:?n=$scenes&seed=1&size=128" --preset clevr-64 \
+        --set curriculum.oracle=outlines --teacher "$each" --out "$fields"
+done
 mkdir -p "$out/logs"
 row() {
     local out=$1 row=$2 log

@@ -20,8 +20,8 @@ from strop.curriculum import (
     mixed_lengths,
     modulator,
     observe,
+    observe_outlines,
     observe_rates,
-    observe_variation,
     oracle_targets,
     phase,
     price,
@@ -31,7 +31,7 @@ from strop.curriculum import (
     scaled,
     shortest_lengths,
     slopes,
-    variation,
+    total_variation,
 )
 from strop.errors import ConfigError
 
@@ -466,45 +466,62 @@ def test_lengths_in_proportion_to_what_all_tokens_leave():
     assert targets.tolist() == pytest.approx([16, 36, 64])
 
 
-def test_variation_is_the_geometric_mean_of_steps_between_neighbours():
-    # On the grid [[0, 1], [3, 7]]: steps of 1 and 4 across, 3 and 6 down; (1 * 16 * 9 * 36) ** 1/4.
-    field = torch.tensor([[[0.0], [1.0], [3.0], [7.0]]])
-    assert variation(field).item() == pytest.approx(5184**0.25)
-    # Channels are averaged: one that stands still halves each squared step.
-    still = torch.cat([field, torch.ones_like(field)], dim=2)
-    assert variation(still).item() == pytest.approx(5184**0.25 / 2)
-    # Nothing but what changes between neighbours counts, and an even field is no trouble.
-    assert variation(field + 5).item() == pytest.approx(5184**0.25)
-    assert variation(torch.ones(2, 9, 3)).tolist() == pytest.approx([1e-6, 1e-6])
+def test_total_variation_is_the_mean_step_between_neighbours():
+    # On the grid [[0, 1], [3, 7]]: steps of 3 and 6 down, 1 and 4 across.
+    field = torch.tensor([[[[0.0], [1.0]], [[3.0], [7.0]]]])
+    assert total_variation(field).item() == pytest.approx(14 / 4)
+    # Channels are averaged as squares: of two that differ, one stands still.
+    still = torch.cat([field, torch.ones_like(field)], dim=3)
+    assert total_variation(still).item() == pytest.approx(14 / 4 / math.sqrt(2))
+    assert total_variation(field + 5).item() == pytest.approx(14 / 4)
+    assert total_variation(torch.ones(2, 3, 4, 5)).tolist() == [0, 0]
 
 
-def test_lengths_in_proportion_to_variation():
-    config = CurriculumConfig(oracle="variation", oracle_scale=0.25, price_rate=0.1)
-    line = torch.tensor([[[0.0], [1.0], [1.0], [2.0]]])  # each of the four steps is 1
-    fields = line * t(0.01, 0.02, 0.001)[:, None, None].sqrt()
-    # The first price is .01, the mean 16. A variation of .01 has 16, of .02 32, of .001 1.6 -> 2.
-    state, targets = observe_variation(initial_state(), fields, config, K)
-    assert targets.tolist() == pytest.approx([16, 32, 2], rel=1e-3)
-    assert state.log_price.item() == pytest.approx(0.1 * (50 / 3 / 16 - 1), rel=1e-2)
-    root = CurriculumConfig(oracle="variation", oracle_scale=0.25, oracle_contrast=0.5)
-    _, targets = observe_variation(initial_state(), line * 0.2, root, K)  # .04: 16 * sqrt(4)
-    assert targets.item() == pytest.approx(32, rel=1e-3)
+def test_total_variation_follows_outlines_and_not_what_they_enclose():
+    def shown(*squares: tuple[int, int, int]) -> float:
+        field = torch.zeros(1, 32, 32, 1)
+        for top, left, side in squares:
+            field[0, top : top + side, left : left + side] = 1
+        return total_variation(field).item() * 2 * 31 * 32
+
+    # A square of side a has 4 a steps of one: 16 of 256 locations have as many as one of 64.
+    assert shown((4, 4, 16)) == pytest.approx(64)
+    assert shown((4, 4, 4)) == pytest.approx(16)
+    apart = ((4, 4, 4), (4, 20, 4), (20, 4, 4), (20, 20, 4))
+    assert shown(*apart) == pytest.approx(64)
 
 
-def test_the_variation_that_gets_the_mean_length_is_found_over_all_processes():
-    config = CurriculumConfig(oracle="variation", oracle_scale=0.4, price_rate=0.05)
-    generator = torch.Generator().manual_seed(0)
-    state, means = initial_state(), []
-    for _ in range(400):
-        size = 0.2 + torch.rand(32, 1, 1, generator=generator)
-        fields = size * torch.randn(32, 9, 4, generator=generator)
-        before, (state, targets) = state, observe_variation(state, fields, config, K)
-        means.append(targets.mean().item())
-    assert sum(means[-50:]) / 50 == pytest.approx(0.4 * K, rel=0.05)
-    totals = torch.stack([targets.sum(), t(32.0)])
-    part, half = observe_variation(before, fields[:16], config, K, reduce=lambda _: totals)
-    assert torch.equal(half, targets[:16])
-    assert part.log_price == state.log_price
+def test_lengths_in_proportion_to_outlines():
+    config = CurriculumConfig(oracle="outlines", oracle_scale=0.25, error_decay=0.5)
+    # The first average is that of the batch, 2; of 64 tokens an average sample gets 16.
+    state, targets = observe_outlines(initial_state(), t(1.0, 2.0, 3.0, 2.0), config, K)
+    assert targets.tolist() == pytest.approx([8, 16, 24, 16], rel=1e-5)
+    assert (state.error.item(), state.error_seen.item()) == (2.0, 1.0)
+    # Then half of it is that of the new batch: (2 + 6) / 2. What would be 0.4 tokens are 2.
+    state, targets = observe_outlines(state, t(0.1, 11.9), config, K)
+    assert state.error.item() == pytest.approx(4)
+    assert targets.tolist() == pytest.approx([2, 47.6], rel=1e-5)
+    assert state[2:] == initial_state()[2:]  # no slopes, no price
+    squared = CurriculumConfig(oracle="outlines", oracle_scale=0.25, oracle_contrast=2.0)
+    _, targets = observe_outlines(initial_state(), t(1.0, 3.0), squared, K)
+    assert targets.tolist() == pytest.approx([4, 36], rel=1e-5)
+
+
+def test_two_processes_know_the_mean_outlines_of_both():
+    config = CurriculumConfig(oracle="outlines")
+    whole, targets = observe_outlines(initial_state(), t(1.0, 2.0, 3.0, 6.0), config, K)
+    both = t(12.0, 4.0)
+    part, half = observe_outlines(
+        initial_state(), t(1.0, 2.0), config, K, reduce=lambda own: both + 0 * own
+    )
+    assert torch.equal(half, targets[:2])
+    assert part.error == whole.error
+
+
+def test_the_teacher_looks_closer_only_where_the_oracle_asks():
+    assert CurriculumConfig(oracle="outlines", oracle_zoom=3).zoom == 3
+    assert CurriculumConfig(oracle="price", oracle_zoom=3).zoom is None
+    assert CurriculumConfig(oracle="outlines", enabled=False).zoom is None
 
 
 @pytest.mark.parametrize("oracle", ["price", "residue"])

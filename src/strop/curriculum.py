@@ -2,7 +2,7 @@
 
 The oracle that sets the target of a length is the paper's (`error`); or it reads the image's own
 rate curve, its squared error at a few lengths (`price`, `tolerance`) or at all K (`residue`); or it
-looks at the teacher's field alone (`variation`).
+asks the teacher, not the model (`outlines`).
 
 Pure tensors. Nothing here branches on data, and what changes from step to step (`Schedule`) comes
 in as 0-dim tensors, so that a compiled step never recompiles. The letters are the paper's
@@ -35,9 +35,9 @@ PER_STEP_DECAY: dict[str, str] = {"time": "decay"}
 EPSILON = 1e-6
 
 FIRST_PRICE = 0.01
-"""In units of squared error or of variation, before the price has moved."""
+"""In units of squared error, before the price has moved."""
 
-Oracle = Literal["error", "price", "tolerance", "residue", "variation"]
+Oracle = Literal["error", "price", "tolerance", "residue", "outlines"]
 Per = Literal["token", "doubling"]
 
 Config = TypeVar("Config")
@@ -58,26 +58,28 @@ class CurriculumConfig:
                         others read the rate curve of each probed sample: `price` takes the length
                         at which error and price of the tokens add up to the least, `tolerance`
                         the shortest whose error comes near the curve's least, `residue` one in
-                        proportion to the error that all K tokens leave. `variation` probes
-                        nothing: a length in proportion to how much the field itself varies
-    oracle_scale        beta: the target, as a share of K, of a sample of average error; with
-                        `price`, `residue` and `variation` the mean target, as a share of K
+                        proportion to the error that all K tokens leave. `outlines` probes
+                        nothing: a length in proportion to the outlines that the teacher sees
+    oracle_scale        beta: the target, as a share of K, of a sample of average error or, with
+                        `outlines`, of average outlines; with `price` and `residue` the mean target,
+                        as a share of K
+    oracle_zoom         with `outlines`: how many times as many locations to a side the teacher
+                        looks at, as the field has that programs reproduce
     oracle_contrast     above 1, targets are pushed away from `oracle_scale` of K by this power,
                         which tells images further apart; below 1 they are drawn towards it
     oracle_tolerance    with `tolerance`: by how much of itself the least error may be exceeded
     price_per           with `price`: what it is paid for. `token` makes the most of a mean length;
                         a price for each `doubling` of the length tells images further apart
-    price_rate          with `price`, `residue` and `variation`: how far the log of the price moves
-                        in a step
+    price_rate          with `price` and `residue`: how far the log of the price moves in a step
     rate_knots          lengths at which a rate curve is probed, evenly spaced in the logarithm;
                         `residue` takes the last alone
     oracle_minimum      shortest target
     oracle_maximum      longest target; None for K
-    error_decay         rho of the error average
+    error_decay         rho of the error average, or of that of outlines
     probe_radius        delta: probes are taken at L - delta and L + delta
     probe_temperature   tau of the saturation of the slopes
-    probe_fraction      share of the batch that is probed: 1, 1/2, 1/3, ...; `variation` looks
-                        at all of it
+    probe_fraction      share of the batch that is probed: 1, 1/2, 1/3, ...; `outlines` looks at
+                        all of it
     slope_decay         decay of the slope averages
     compress, keep, extend  the modulator in its three regimes
     handoff_ceiling     share of predicted lengths after the handoff; the rest stays random
@@ -94,6 +96,7 @@ class CurriculumConfig:
     oracle: Oracle = "error"
     oracle_scale: float = 0.75
     oracle_contrast: float = 1.0
+    oracle_zoom: int = 4
     oracle_tolerance: float = 0.05
     price_per: Per = "token"
     price_rate: float = 0.02
@@ -129,7 +132,13 @@ class CurriculumConfig:
                 f"curriculum.probe_fraction is {self.probe_fraction}.",
                 "Give 1, or one divided by a whole number, such as 0.5 or 0.25.",
             )
-        for name in ("truncation_minimum", "oracle_minimum", "probe_radius", "fixed_length"):
+        for name in (
+            "truncation_minimum",
+            "oracle_minimum",
+            "oracle_zoom",
+            "probe_radius",
+            "fixed_length",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"curriculum.{name} is {value}.", "Give at least 1.")
@@ -154,6 +163,11 @@ class CurriculumConfig:
                 raise ConfigError(
                     f"curriculum.{name} is {getattr(self, name)}.", "Give a number above 0."
                 )
+
+    @property
+    def zoom(self) -> int | None:
+        """How much closer the teacher has to look for the oracle; None if it need not."""
+        return self.oracle_zoom if self.enabled and self.oracle == "outlines" else None
 
 
 def scaled(config: Config, steps: int) -> Config:
@@ -319,7 +333,8 @@ def modulator(slope_short: Tensor, slope_long: Tensor, config: CurriculumConfig)
 
 
 def base_targets(error: Tensor, mean_error: Tensor, config: CurriculumConfig, k: int) -> Tensor:
-    """L_base (B,): longer for samples that reconstruct worse than the running average."""
+    """L_base (B,): longer for samples that reconstruct worse than the running average; with the
+    oracle `outlines`, for those that have more of them."""
     proportional = error / (mean_error + EPSILON) * config.oracle_scale * k
     return clipped(contrasted(proportional, config, k), config, k)
 
@@ -408,7 +423,7 @@ def knot_lengths(config: CurriculumConfig, k: int) -> tuple[int, ...]:
 
 
 def price(state: CurriculumState) -> Tensor:
-    """Of all k tokens or of a doubling; else the error or variation that gets the mean length."""
+    """Of all k tokens or of a doubling; with `residue` the error that gets the mean length."""
     return FIRST_PRICE * state.log_price.exp()
 
 
@@ -476,35 +491,6 @@ def observe_rates(
     return _steered(state, targets, config, k, reduce)
 
 
-# --- an oracle that looks at the field alone --------------------------------------------------
-
-
-def variation(fields: Tensor) -> Tensor:
-    """(B,): how much fields (B, S, d) on a square grid change from each location to the next.
-
-    The geometric mean of squared distances, since it is with their logarithm that the bits grow
-    which it takes to tell a location from its neighbour. S is at least 4.
-    """
-    side = math.isqrt(fields.shape[1])
-    grid = fields.float().unflatten(1, (side, side))
-    squared = [grid.diff(dim=axis).square().mean(-1).flatten(1) for axis in (1, 2)]
-    return (torch.cat(squared, dim=1) + EPSILON).log().mean(1).exp()
-
-
-@torch.no_grad()
-def observe_variation(
-    state: CurriculumState,
-    fields: Tensor,
-    config: CurriculumConfig,
-    k: int,
-    *,
-    reduce: Reduce = _alone,
-) -> tuple[CurriculumState, Tensor]:
-    """One step of the oracle `variation`: the new state and (B,) targets of fields (B, S, d)."""
-    targets = variation(fields) / price(state) * config.oracle_scale * k
-    return _steered(state, targets, config, k, reduce)
-
-
 def _steered(
     state: CurriculumState, targets: Tensor, config: CurriculumConfig, k: int, reduce: Reduce
 ) -> tuple[CurriculumState, Tensor]:
@@ -517,3 +503,38 @@ def _steered(
     excess = total / count / (config.oracle_scale * k) - 1
     # Not `_replace`, which torch 2.11 compiles into something else.
     return CurriculumState(*state[:-1], state.log_price + config.price_rate * excess), targets
+
+
+# --- an oracle that asks the teacher ----------------------------------------------------------
+
+
+def total_variation(fields: Tensor) -> Tensor:
+    """(B,): how far apart neighbouring locations are, on average, in fields (B, h, w, d).
+
+    What changes at an outline changes once, however far away its two sides lie: so this grows with
+    the length of outlines and with how much the two sides differ, not with what they enclose.
+    """
+    steps = [fields.float().diff(dim=axis).square().mean(-1).sqrt().flatten(1) for axis in (1, 2)]
+    return torch.cat(steps, dim=1).mean(1)
+
+
+@torch.no_grad()
+def observe_outlines(
+    state: CurriculumState,
+    outlines: Tensor,
+    config: CurriculumConfig,
+    k: int,
+    *,
+    reduce: Reduce = _alone,
+) -> tuple[CurriculumState, Tensor]:
+    """One step of the oracle `outlines`: the new state and (B,) targets.
+
+    outlines  (B,) the `total_variation` of each sample's field, `oracle_zoom` times as close
+
+    The paper's base length with outlines in the error's place, and so their average in the place
+    of the state's average error.
+    """
+    outlines = outlines.float()
+    total, count = reduce(torch.stack([outlines.sum(), outlines.new_full((), len(outlines))]))
+    mean, seen = average(state.error, state.error_seen, total, count, config.error_decay)
+    return CurriculumState(mean, seen, *state[2:]), base_targets(outlines, mean, config, k)

@@ -54,7 +54,7 @@ def run(*arguments: object) -> str:
 def test_train_resume_decoder(pictures: str, tmp_path: Path) -> None:
     out, cache = tmp_path / "run", tmp_path / "fields.safetensors"
     run("features", pictures, "--out", cache, "--preset", _small(tmp_path), "--device=cpu")
-    assert open_fields(cache).fields.shape == (24, 2, 4, 192)
+    assert open_fields(cache).seen.fields.shape == (24, 2, 4, 192)
     arguments = ["train", "strop-nano", "--data", pictures, "--out", out, "--steps", 6]
     arguments += ["--batch", 4, "--cache", cache, "--json", *SMALL]
     figures = json.loads(run(*arguments))

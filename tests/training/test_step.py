@@ -47,11 +47,29 @@ def batch() -> torch.Tensor:
     return tiny_fields(8)[:, 0]
 
 
+OUTLINES = torch.linspace(1, 2, 8)
+
+
+def outlined(plan) -> Stepper:
+    return Stepper(
+        tiny_tokenizer(),
+        lambda loaded: loaded[0],
+        plan,
+        device=CPU,
+        outlines_of=lambda loaded: OUTLINES,
+    )
+
+
 def run_forward(tokenizer, plan, step, *, probing=True):
-    state = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU).state
-    values = step_values(plan, step)
     return forward(
-        tokenizer, batch(), values, state, plan, probing=probing, precision=torch.float32
+        tokenizer,
+        batch(),
+        step_values(plan, step),
+        initial_state(),
+        plan,
+        probing=probing,
+        precision=torch.float32,
+        outlines=OUTLINES,
     )
 
 
@@ -65,13 +83,19 @@ def test_the_length_loss_moves_the_head_alone(oracle):
     gate = SCALARS.index("length_gate")
     values = step_values(plan, STEPS - 1)
     assert values[gate] == 1
-    state = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU).state
     gradients = {}
     for on in (0.0, 1.0):
         values[gate] = on
         tokenizer.zero_grad()
         forward(
-            tokenizer, batch(), values, state, plan, probing=True, precision=torch.float32
+            tokenizer,
+            batch(),
+            values,
+            initial_state(),
+            plan,
+            probing=True,
+            precision=torch.float32,
+            outlines=OUTLINES,
         ).loss.backward()
         gradients[on] = {n: p.grad.clone() for n, p in trainable(tokenizer).items()}
     for name, gradient in gradients[1.0].items():
@@ -266,23 +290,32 @@ def test_an_oracle_that_probes_every_second_row_teaches_those_rows():
     assert found["length"] == pytest.approx(((hat - target) / K).square().mean().item(), rel=1e-4)
 
 
-def test_variation_is_of_the_scaled_field():
-    # Every step of the field is 0.4, of the scaled one 0.2: a variation of .04, at a price of .01
-    # four times as much as gets the mean of one token.
-    tokenizer = tiny_tokenizer()
-    assert tokenizer.config.teacher.scale == 0.5
-    plan = recipe(curriculum={"oracle": "variation", "oracle_scale": 0.1})
-    field = torch.tensor([0.0, 0.4, 0.4, 0.8])[None, :, None].expand(8, -1, WIDTH)
-    outcome = forward(
-        tokenizer,
-        field,
-        step_values(plan, 9),
-        initial_state(),
-        plan,
-        probing=True,
-        precision=torch.float32,
+def test_outlines_reach_the_targets_of_all_rows():
+    # From 1 to 2, so 1.5 on average: a sample of average outlines gets half of ten tokens.
+    config = {"oracle": "outlines", "oracle_scale": 0.5, "probe_fraction": 0.5}
+    outcome = run_forward(tiny_tokenizer(), recipe(curriculum=config), 9)
+    found = dict(zip(METRICS, outcome.metrics.tolist(), strict=False))
+    targets = 5 * OUTLINES / 1.5
+    assert found["target_length"] == pytest.approx(targets.mean().item(), rel=1e-4)
+    assert found["target_length_squared"] == pytest.approx(targets.square().mean().item(), rel=1e-4)
+    assert outcome.state.error.item() == pytest.approx(1.5)
+
+
+def test_outlines_are_looked_at_only_when_the_oracle_is_at_work():
+    asked = []
+
+    def outlines_of(loaded):
+        asked.append(loaded)
+        return loaded[1]
+
+    plan = recipe(curriculum={"oracle": "outlines"})
+    stepper = Stepper(
+        tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU, outlines_of=outlines_of
     )
-    assert outcome.metrics[METRICS.index("target_length")].item() == pytest.approx(4, rel=1e-3)
+    first = plan.curriculum.phase_ends[0]
+    for step in (0, first - 1, first):
+        stepper((batch(), OUTLINES), step_values(plan, step), step)
+    assert len(asked) == 1
 
 
 def test_the_ceiling_reaches_the_step():
@@ -422,14 +455,14 @@ def test_nothing_recompiles_across_the_phases_and_the_graph_says_what_eager_does
     torch.compile = lambda function, **options: original(function, backend=counting, **options)
     try:
         plan = recipe(compile="on", curriculum={"oracle": oracle, "probe_fraction": 0.5})
-        stepper = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU)
+        stepper = outlined(plan)
     finally:
         torch.compile = original
     stepper.warm_up((batch(),), step_values(plan, 0))
     warm = len(compiled)
     assert warm == 2, "one graph without probes, one with: fullgraph holds"
     plain = recipe(compile="off", curriculum={"oracle": oracle, "probe_fraction": 0.5})
-    eager = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plain, device=CPU)
+    eager = outlined(plain)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(STEPS):
             for each in (stepper, eager):

@@ -226,7 +226,7 @@ def features(
     spec: Annotated[str, typer.Argument(help="Spec of the images.")],
     cache: Annotated[Path, typer.Option("--out", help="The file to write.")],
     preset: Annotated[
-        str, typer.Option(help="Whose teacher, size, fit, flips and views.")
+        str, typer.Option(help="Whose teacher, size, fit, flips, views and oracle.")
     ] = "strop-s-dinov3-s",
     teacher: TeacherName = None,
     settings: Settings = None,
@@ -248,11 +248,12 @@ def features(
             spec,
             config,
             resolved.training,
+            zoom=resolved.curriculum.zoom,
             device=choose_device(device),
             loading_workers=workers,
             progress=count,
         )
-    shape = " x ".join(map(str, written.fields.shape))
+    shape = " x ".join(map(str, written.seen.fields.shape))
     size = written.path.stat().st_size / 2**30
     say(f"Wrote {shape} fields ({size:.2f} GiB) to {written.path}")
 

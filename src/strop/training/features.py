@@ -1,23 +1,27 @@
 """The field cache: the teacher's fields of a dataset, computed once, in one mapped file.
 
-The file is a safetensors file with one bf16 tensor `fields` (n, m, S, d_enc): n images, each in m
-versions: as it is, then mirrored if there are flips, then in random views. Its metadata says of
-which teacher, data, size and fit it is, and by which settings the versions were made.
+The file is a safetensors file with a bf16 tensor `fields` (n, m, S, d_enc): n images, each in m
+versions: as it is, then mirrored if there are flips, then in random views. Where the oracle of a
+run goes by outlines, a float32 tensor `outlines` (n, m) follows. The metadata says of which
+teacher, data, size and fit they are, by which settings the versions were made, and how close the
+teacher looked for the outlines.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from strop.curriculum import total_variation
 from strop.data.record import Dataset
 from strop.data.stream import image_batches
 from strop.errors import FormatError, TrainingError
@@ -36,20 +40,35 @@ Progress = Callable[[int, int], None]
 """Called with how many images are done and how many there are."""
 
 
+class Seen(NamedTuple):
+    """What the teacher sees of b images, each in m versions.
+
+    fields    (b, m, S, d_enc) bf16
+    outlines  (b, m) float32, as the oracle of that name has them, or None
+    """
+
+    fields: Tensor
+    outlines: Tensor | None
+
+
 @dataclass(frozen=True)
 class FieldCache:
-    """An open cache. `fields` (n, m, S, d_enc) bf16 is mapped: rows are read when touched."""
+    """An open cache. `seen.fields` is mapped: rows are read when touched."""
 
     path: Path
-    fields: Tensor
+    seen: Seen
     teacher: str
     data: str
     image_size: int
     fit: str
     versions: Mapping[str, Any]
+    zoom: int | None
 
-    def check(self, config: TokenizerConfig, training: TrainingConfig) -> None:
-        """Refuse a cache that is not of this model's teacher, size and fit, or of other views."""
+    def check(
+        self, config: TokenizerConfig, training: TrainingConfig, zoom: int | None = None
+    ) -> None:
+        """Refuse a cache that is not of this model's teacher, size and fit, or of other views, or
+        that lacks the outlines that a run asks for, seen `zoom` times as close."""
         expected = {
             "teacher": config.teacher.name,
             "image_size": config.image_size,
@@ -60,7 +79,7 @@ class FieldCache:
             "teacher": self.teacher,
             "image_size": self.image_size,
             "fit": self.fit,
-            "locations and width of fields": list(self.fields.shape[2:]),
+            "locations and width of fields": list(self.seen.fields.shape[2:]),
         }
         for what, value in expected.items():
             if found[what] != value:
@@ -75,6 +94,12 @@ class FieldCache:
                 f"{_told(_versions(training))}.",
                 "Write it again with these, or change them with --set.",
             )
+        if zoom not in (None, self.zoom):
+            has = "no outlines" if self.zoom is None else f"outlines at a zoom of {self.zoom}"
+            raise TrainingError(
+                f"The cache {self.path} has {has}; curriculum.oracle_zoom is {zoom}.",
+                "Write it again with `strop data features` and the run's preset and settings.",
+            )
 
 
 @torch.no_grad()
@@ -85,12 +110,13 @@ def compute_fields(
     size: int,
     fit: Fit,
     training: TrainingConfig,
+    zoom: int | None = None,
     batch: int = 64,
     workers: int = 0,
     report: Callable[[str], None] | None = None,
-) -> Iterator[Tensor]:
-    """The fields of all images of a dataset, (b, m, S, d_enc) bf16 at a time, in order, in all
-    versions that `training` asks for.
+) -> Iterator[Seen]:
+    """The fields of all images of a dataset, some at a time, in order, in all versions that
+    `training` asks for; with `zoom` their outlines, too.
 
     Broken images are left out; `report` is told of them at the end. On a GPU the teacher runs in
     bf16, and on the device its weights are on.
@@ -106,8 +132,18 @@ def compute_fields(
             chance = uniform(training.seed, f"view {view}", number, len(images), NUMBERS)
             shown.append(view_images(images, chance.to(device), training))
         with autocast:
-            fields = [teacher(version) for version in shown]
-        yield torch.stack(fields, dim=1).bfloat16()
+            fields = torch.stack([teacher(version) for version in shown], dim=1).bfloat16()
+            outlines = None
+            if zoom is not None:
+                outlines = torch.stack([outlines_of(teacher, x, zoom) for x in shown], dim=1)
+        yield Seen(fields, outlines)
+
+
+def outlines_of(teacher: Callable[[Tensor, int], Tensor], images: Tensor, zoom: int) -> Tensor:
+    """(B,): what the oracle `outlines` goes by, of square uint8 images (B, 3, H, H)."""
+    field = teacher(images, zoom)
+    side = math.isqrt(field.shape[1])
+    return total_variation(field.unflatten(1, (side, side)))
 
 
 def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Tensor:
@@ -119,7 +155,7 @@ def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Te
 
 def write_fields(
     path: PathLike,
-    chunks: Iterator[Tensor],
+    chunks: Iterator[Seen],
     *,
     images: int,
     teacher: str,
@@ -127,26 +163,33 @@ def write_fields(
     size: int,
     fit: str,
     training: TrainingConfig,
+    zoom: int | None = None,
     progress: Progress | None = None,
 ) -> FieldCache:
     """Write what `compute_fields` yields to `path`, whole or not at all, and open it."""
     target, done = Path(path), 0
     shape: tuple[int, ...] = (0, 0, 0)
+    outlines: list[Tensor] = []
     try:
         with atomic_path(target) as temporary, temporary.open("wb") as file:
             file.write(b" " * _HEADER)
-            for chunk in chunks:
-                file.write(chunk.contiguous().cpu().view(torch.uint16).numpy().tobytes())
-                done, shape = done + len(chunk), tuple(chunk.shape[1:])
+            for fields, more in chunks:
+                file.write(fields.contiguous().cpu().view(torch.uint16).numpy().tobytes())
+                done, shape = done + len(fields), tuple(fields.shape[1:])
+                outlines += [] if more is None else [more.float().cpu()]
                 if progress is not None:
                     progress(done, images)
             if not done:
                 raise TrainingError(
                     f"No field could be computed from {data}.", "Check the dataset."
                 )
+            for part in outlines:
+                file.write(part.numpy().tobytes())
             file.seek(0)
             about = {"teacher": teacher, "data": data, "image_size": str(size), "fit": fit}
             about["versions"] = json.dumps(_versions(training))
+            if outlines:
+                about["zoom"] = str(zoom)
             file.write(_header((done, *shape), about))
     except OSError as error:
         raise TrainingError(
@@ -174,6 +217,7 @@ def open_fields(path: PathLike) -> FieldCache:
         shape = tuple(int(n) for n in described["shape"])
         size, teacher, data = int(about["image_size"]), about["teacher"], about["data"]
         fit, versions = about["fit"], dict(json.loads(about["versions"]))
+        zoom = int(about["zoom"]) if "outlines" in header else None
     except OSError as error:
         raise TrainingError(
             f"The cache {target} cannot be read ({error.strerror or error}).",
@@ -183,7 +227,8 @@ def open_fields(path: PathLike) -> FieldCache:
         raise FormatError(
             f"{target} is not a field cache ({error!r}).", "Write one with `strop data features`."
         ) from error
-    expected = 8 + length + 2 * int(np.prod(shape))
+    begins = 8 + length + 2 * int(np.prod(shape))
+    expected = begins + (4 * int(np.prod(shape[:2])) if zoom is not None else 0)
     if len(shape) != 4 or described["dtype"] != "BF16" or target.stat().st_size != expected:
         raise FormatError(
             f"{target} is cut short or damaged: {target.stat().st_size} bytes, not {expected}.",
@@ -191,8 +236,11 @@ def open_fields(path: PathLike) -> FieldCache:
         )
     # Copy-on-write rather than read-only, which torch warns of; nothing is ever written back.
     mapped = np.memmap(target, dtype=np.uint16, mode="c", offset=8 + length, shape=shape)
-    fields = torch.from_numpy(mapped).view(torch.bfloat16)
-    return FieldCache(target, fields, teacher, data, size, fit, versions)
+    fields, outlines = torch.from_numpy(mapped).view(torch.bfloat16), None
+    if zoom is not None:
+        read = np.fromfile(target, dtype=np.float32, offset=begins)
+        outlines = torch.from_numpy(read).view(shape[:2])
+    return FieldCache(target, Seen(fields, outlines), teacher, data, size, fit, versions, zoom)
 
 
 def _versions(training: TrainingConfig) -> dict[str, Any]:
@@ -209,11 +257,14 @@ def _told(versions: Mapping[str, Any]) -> str:
 
 def _header(shape: tuple[int, ...], about: dict[str, str]) -> bytes:
     """A safetensors header of exactly `_HEADER` bytes, its length included."""
-    bytes_in_all = 2 * int(np.prod(shape))
-    content = {
-        "__metadata__": {"format": format_tag(_KIND, _VERSION), **about},
-        "fields": {"dtype": "BF16", "shape": list(shape), "data_offsets": [0, bytes_in_all]},
-    }
+    content: dict[str, Any] = {"__metadata__": {"format": format_tag(_KIND, _VERSION), **about}}
+    ends = 0
+    for name, kind, size, dimensions in (
+        ("fields", "BF16", 2, shape),
+        *([("outlines", "F32", 4, shape[:2])] if "zoom" in about else []),
+    ):
+        begins, ends = ends, ends + size * int(np.prod(dimensions))
+        content[name] = {"dtype": kind, "shape": list(dimensions), "data_offsets": [begins, ends]}
     text = json.dumps(content).encode()
     room = _HEADER - 8
     if len(text) > room:

@@ -13,14 +13,21 @@ from torch import Tensor
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset, parse_spec
 from strop.data.subset import subset
-from strop.errors import TrainingError
+from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike
 from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
 from strop.model.tokenizer import TokenizerConfig
 from strop.training import distributed
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
-from strop.training.features import FieldCache, Progress, compute_fields, open_fields, write_fields
+from strop.training.features import (
+    FieldCache,
+    Progress,
+    Seen,
+    compute_fields,
+    open_fields,
+    write_fields,
+)
 from strop.training.preset import Preset
 from strop.training.sources import FieldSource, ImageSource, Source, compiled_teacher, split
 
@@ -61,38 +68,45 @@ def open_data(
         config = replace(config, teacher=describe_teacher(teacher))
     # Where all processes compute the same fields, one of them tells.
     report = warnings.warn if workers.first else None
-    maker = _Maker(config, training, device, loading_workers, report)
+    maker = _Maker(config, training, preset.curriculum.zoom, device, loading_workers, report)
     dataset: Dataset | None = None
-    fields: Tensor | None
+    seen: Seen | None
     if isinstance(data, Tensor):
-        fields = _checked(data, config)
+        seen = Seen(_checked(data, config), None)
+        if maker.zoom is not None:
+            raise ConfigError(
+                'curriculum.oracle is "outlines", which are seen in images; the data are fields.',
+                "Give images, or set another oracle.",
+            )
     else:
         dataset = _dataset(data)
         name = data if isinstance(data, str) else dataset.name
-        fields = _fields(cache, maker, dataset, name, workers, progress)
+        seen = _seen(cache, maker, dataset, name, workers, progress)
 
     def some(indices: Tensor) -> Tensor:
         """The fields of some images as they are, (n, S, d_enc)."""
-        if fields is not None:
-            return fields[indices.to(fields.device), 0]
+        if seen is not None:
+            return seen.fields[indices.to(seen.fields.device), 0]
         assert dataset is not None
-        return maker.fields(subset(dataset, indices.tolist()), plain=True)[:, 0]
+        return maker.plain(subset(dataset, indices.tolist()))
 
-    images = len(fields if fields is not None else dataset or ())
+    images = len(seen.fields if seen is not None else dataset or ())
     kept, held = split(images, 0 if validation is not None else training.held_out)
     if validation is None:
         held_out = some(held)
     elif isinstance(validation, Tensor):
         held_out = _checked(validation, config)[:, 0]
     else:
-        held_out = maker.fields(_dataset(validation), plain=True)[:, 0]
+        held_out = maker.plain(_dataset(validation))
     if teacher is not None:
         sample = held_out if len(held_out) else some(kept[:16])
         config = replace(config, teacher=replace(config.teacher, scale=scale_for(sample)))
 
     source: Source
-    if fields is not None:
-        source = FieldSource(_placed(fields, device), training, workers, device=device, kept=kept)
+    if seen is not None:
+        fields = _placed(seen.fields, device)
+        outlines = None if seen.outlines is None else seen.outlines.to(fields.device)
+        source = FieldSource(fields, training, workers, device=device, kept=kept, outlines=outlines)
     else:
         assert dataset is not None
         source = ImageSource(
@@ -103,6 +117,7 @@ def open_data(
             size=config.image_size,
             fit=config.fit,
             device=device,
+            zoom=maker.zoom,
             loading_workers=loading_workers,
         )
     return Fields(source, held_out.to(device), config, data_name(data))
@@ -129,20 +144,20 @@ def data_name(data: str | Dataset | Tensor) -> str:
     return str(replace(spec, path=Path(spec.path).name))
 
 
-def _fields(
+def _seen(
     cache: PathLike | None,
     maker: _Maker,
     dataset: Dataset,
     name: str,
     workers: Workers,
     progress: Progress | None,
-) -> Tensor | None:
+) -> Seen | None:
     """The fields of a dataset, if they are to be computed once rather than in every step."""
     if cache is None:
         return None
     if cache == "memory":
-        return maker.fields(dataset, progress=progress)
-    return _cached(Path(cache), maker, dataset, name, workers, progress).fields
+        return maker.seen(dataset, progress)
+    return _cached(Path(cache), maker, dataset, name, workers, progress).seen
 
 
 class _Maker:
@@ -155,11 +170,12 @@ class _Maker:
         self,
         config: TokenizerConfig,
         training: TrainingConfig,
+        zoom: int | None,
         device: torch.device,
         loading: int,
         report: Callable[[str], None] | None,
     ) -> None:
-        self.config, self.training = config, training
+        self.config, self.training, self.zoom = config, training, zoom
         self.device, self.loading, self.report = device, loading, report
         self._teacher: Teacher | None = None
 
@@ -175,37 +191,50 @@ class _Maker:
                 )
         return self._teacher
 
-    def chunks(self, dataset: Dataset, *, plain: bool = False) -> Iterator[Tensor]:
-        """The fields of a dataset, in order, a few images at a time; `plain` for the images as
-        they are, without the versions that are trained on."""
+    def chunks(self, dataset: Dataset) -> Iterator[Seen]:
+        """A dataset in order, a few images at a time, in all versions that are trained on."""
+        return self._chunks(dataset, self.training, self.zoom)
+
+    def _chunks(
+        self, dataset: Dataset, training: TrainingConfig, zoom: int | None
+    ) -> Iterator[Seen]:
         return compute_fields(
             dataset,
             self.teacher,
             size=self.config.image_size,
             fit=self.config.fit,
-            training=replace(self.training, flip=False, views=0) if plain else self.training,
+            training=training,
+            zoom=zoom,
             workers=self.loading,
             report=self.report,
         )
 
-    def fields(
-        self, dataset: Dataset, *, plain: bool = False, progress: Progress | None = None
-    ) -> Tensor:
-        """(n, m, S, d_enc) bf16 on the device."""
-        config = self.config
+    def plain(self, dataset: Dataset) -> Tensor:
+        """(n, S, d_enc) bf16 on the device: the fields of the images as they are."""
         if not len(dataset):
-            return torch.empty(0, 1, config.grid**2, config.teacher.width, device=self.device)
+            return self._room(0)
+        once = replace(self.training, flip=False, views=0)
+        return torch.cat([seen.fields[:, 0] for seen in self._chunks(dataset, once, None)])
+
+    def seen(self, dataset: Dataset, progress: Progress | None = None) -> Seen:
+        """All of a dataset, on the device."""
         # Into place, because the fields of a dataset may fill more than half of a GPU.
-        versions = 1 if plain else self.training.versions
-        shape = (len(dataset), versions, config.grid**2, config.teacher.width)
-        fields = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
+        fields = self._room(len(dataset), self.training.versions)
+        outlines = []
         done = 0
-        for chunk in self.chunks(dataset, plain=plain):
-            fields[done : done + len(chunk)] = chunk
-            done += len(chunk)
+        for chunk in self.chunks(dataset):
+            fields[done : done + len(chunk.fields)] = chunk.fields
+            outlines.append(chunk.outlines)
+            done += len(chunk.fields)
             if progress is not None:
                 progress(done, len(dataset))
-        return fields[:done]
+        known = [part for part in outlines if part is not None]
+        return Seen(fields[:done], torch.cat(known) if known else None)
+
+    def _room(self, *images: int) -> Tensor:
+        config = self.config
+        shape = (*images, config.grid**2, config.teacher.width)
+        return torch.empty(shape, dtype=torch.bfloat16, device=self.device)
 
 
 def cache_fields(
@@ -214,12 +243,16 @@ def cache_fields(
     config: TokenizerConfig,
     training: TrainingConfig,
     *,
+    zoom: int | None = None,
     device: str | torch.device = "cpu",
     loading_workers: int = 0,
     progress: Progress | None = None,
 ) -> FieldCache:
-    """Write the fields of a dataset, as a run with these settings sees it, to a cache file."""
-    maker = _Maker(config, training, torch.device(device), loading_workers, warnings.warn)
+    """Write the fields of a dataset, as a run with these settings sees it, to a cache file.
+
+    zoom  how close the teacher looks for outlines (`CurriculumConfig.zoom`), None for no outlines
+    """
+    maker = _Maker(config, training, zoom, torch.device(device), loading_workers, warnings.warn)
     dataset = _dataset(data)
     name = data if isinstance(data, str) else data.name
     return _written(Path(path), maker, dataset, name, progress)
@@ -238,6 +271,7 @@ def _written(
         size=config.image_size,
         fit=config.fit,
         training=maker.training,
+        zoom=maker.zoom,
         progress=progress,
     )
 
@@ -255,7 +289,7 @@ def _cached(
         _written(path, maker, dataset, name, progress)
     distributed.wait_for_all()
     cache = open_fields(path)
-    cache.check(maker.config, maker.training)
+    cache.check(maker.config, maker.training, maker.zoom)
     if cache.data != name:
         raise TrainingError(
             f"The cache {path} is of {cache.data}, not of {name}.",

@@ -136,12 +136,14 @@ def forward(
     *,
     probing: bool,
     precision: torch.dtype,
+    outlines: Tensor | None = None,
 ) -> Outcome:
     """The losses of one batch and the curriculum's next state.
 
-    field    (B, S, d_enc) in the teacher's own scale
-    values   see `step_values`
-    probing  whether the oracle is at work (from phase 2 on)
+    field     (B, S, d_enc) in the teacher's own scale
+    values    see `step_values`
+    probing   whether the oracle is at work (from phase 2 on)
+    outlines  (B,) what the oracle `outlines` goes by
     """
     config, k = recipe.curriculum, tokenizer.config.max_length
     world = recipe.workers.world
@@ -176,8 +178,9 @@ def forward(
                 seen = _paper_oracle(
                     tokenizer, quantized.z_q, field, lengths, error, state, config, every
                 )
-            elif config.oracle == "variation":
-                seen = _variation_oracle(field, state, config, k)
+            elif config.oracle == "outlines":
+                assert outlines is not None
+                seen = _outline_oracle(outlines, state, config, k)
             else:
                 seen = _rate_oracle(tokenizer, quantized.z_q, field, state, config, every)
                 probed = predicted_length[::every]
@@ -317,11 +320,12 @@ def _rate_oracle(
     return _unmodulated(state, target)
 
 
-def _variation_oracle(
-    field: Tensor, state: CurriculumState, config: CurriculumConfig, k: int
+def _outline_oracle(
+    outlines: Tensor, state: CurriculumState, config: CurriculumConfig, k: int
 ) -> Observation:
-    """Targets for all rows, from the field alone."""
-    state, target = curriculum.observe_variation(state, field, config, k, reduce=distributed.summed)
+    """Targets for all rows, from what the teacher saw."""
+    reduce = distributed.summed
+    state, target = curriculum.observe_outlines(state, outlines, config, k, reduce=reduce)
     return _unmodulated(state, target)
 
 

@@ -184,7 +184,13 @@ def train(
                 warm_start(tokenizer, source)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())
-        stepper = Stepper(tokenizer, fields.source.field_of, recipe, device=chosen)
+        stepper = Stepper(
+            tokenizer,
+            fields.source.field_of,
+            recipe,
+            device=chosen,
+            outlines_of=fields.source.outlines_of,
+        )
         run = Run(preset=preset, stepper=stepper, step=0, folder=folder)
         seconds = 0.0
         if checkpoint is not None:

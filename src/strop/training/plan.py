@@ -88,27 +88,30 @@ def _measured(preset: Preset, device: torch.device, steps: int) -> dict[str, Any
     tokenizer = Tokenizer(model).to(device)
     shape = (training.batch, model.grid**2, model.teacher.width)
     fields = torch.randn(shape, device=device, dtype=torch.bfloat16)
-    stepper = Stepper(tokenizer, lambda loaded: loaded[0], recipe, device=device)
-    stepper.initialise_codebook((fields,))
+    loaded = fields, torch.rand(training.batch, device=device)  # the latter stand for outlines
+    stepper = Stepper(
+        tokenizer, lambda seen: seen[0], recipe, device=device, outlines_of=lambda seen: seen[1]
+    )
+    stepper.initialise_codebook(loaded)
     first_probe = recipe.curriculum.phase_ends[0]
     at = {"phase 1": 0}
     if recipe.curriculum.enabled:
         at["phases 2 to 4"] = first_probe
     started = time.perf_counter()
-    stepper.warm_up((fields,), step_values(recipe, 0).to(device))
+    stepper.warm_up(loaded, step_values(recipe, 0).to(device))
     # Enough steps that kernels are chosen and, on a GPU, the graphs recorded.
     for _ in range(WARM_STEPS + 1 if stepper.compiled else 1):
-        stepper((fields,), step_values(recipe, 0).to(device), 0)
+        stepper(loaded, step_values(recipe, 0).to(device), 0)
     _wait(device)
     report: dict[str, Any] = {"seconds to compile": round(time.perf_counter() - started, 1)}
     seconds = {}
     for name, step in at.items():
         values = step_values(recipe, step).to(device)
-        stepper((fields,), values, step)
+        stepper(loaded, values, step)
         _wait(device)
         started = time.perf_counter()
         for _ in range(steps):
-            stepper((fields,), values, step)
+            stepper(loaded, values, step)
         _wait(device)
         seconds[name] = (time.perf_counter() - started) / steps
         report[f"images per second, {name}"] = round(training.batch / seconds[name], 1)

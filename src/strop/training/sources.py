@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,10 +23,11 @@ from strop.model.teacher import Teacher
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
 from strop.training.draws import Order, generator, uniform, versions
-from strop.training.features import view_images
+from strop.training.features import outlines_of, view_images
 from strop.training.views import NUMBERS
 
 Loaded = tuple[Tensor, ...]
+Read = TypeVar("Read")
 
 AHEAD = 3
 """Batches read from disk before they are needed."""
@@ -44,6 +46,10 @@ class Source(Protocol):
         """The field (B, S, d_enc), in the teacher's scale, of one of those batches."""
         ...
 
+    def outlines_of(self, loaded: Loaded) -> Tensor:
+        """Their outlines (B,), as the oracle of that name has them."""
+        ...
+
     def report(self) -> str | None:
         """A sentence on the broken images met so far, and their names; None if there were none."""
         ...
@@ -51,7 +57,7 @@ class Source(Protocol):
 
 class FieldSource:
     """Fields (n, m, S, d_enc), in memory or mapped from a cache: m versions of each image, of
-    which one is drawn each time.
+    which one is drawn each time. Their outlines (n, m), where an oracle goes by them.
 
     On the training device they stay where they are and the step picks rows; otherwise a thread
     copies batches over ahead of time. `kept` are the images to train on, all by default.
@@ -65,11 +71,13 @@ class FieldSource:
         *,
         device: torch.device,
         kept: Tensor | None = None,
+        outlines: Tensor | None = None,
     ) -> None:
         self.kept = torch.arange(len(fields)) if kept is None else kept
         self.images = len(self.kept)
         self.versions = fields.shape[1]
         self.fields = fields.flatten(0, 1)
+        self.outlines = None if outlines is None else outlines.flatten()
         self.device = device
         self.training, self.workers = training, workers
         self.order = Order(self.images, training.batch, seed=training.seed)
@@ -92,38 +100,73 @@ class FieldSource:
                 step += 1
         elif self.device.type == "cpu":
             while True:
-                yield (self.fields[self.rows(step)],)
+                yield self._picked(step)
                 step += 1
         # The thread only gathers and pins: device work from two threads would meet in a capture.
-        for fields in ahead(lambda step: self.fields[self.rows(step)].pin_memory(), step):
-            yield (fields.to(self.device, non_blocking=True),)
+        for parts in ahead(lambda step: [part.pin_memory() for part in self._picked(step)], step):
+            yield tuple(part.to(self.device, non_blocking=True) for part in parts)
+
+    def _picked(self, step: int) -> Loaded:
+        rows = self.rows(step)
+        fields = self.fields[rows]
+        return (fields,) if self.outlines is None else (fields, self.outlines[rows])
 
     def field_of(self, loaded: Loaded) -> Tensor:
         """See `Source`."""
         return self.fields[loaded[0]] if self.resident else loaded[0]
 
+    def outlines_of(self, loaded: Loaded) -> Tensor:
+        """See `Source`."""
+        if not self.resident:
+            return loaded[1]
+        assert self.outlines is not None
+        return self.outlines[loaded[0]]
+
     def report(self) -> None:
         """See `Source`: what is broken has no field."""
 
 
-class ImageSource:
+class _Online:
+    """What sources have in common whose teacher runs in the step."""
+
+    teacher: Callable[[Tensor, int], Tensor]
+    training: TrainingConfig
+    zoom: int | None
+
+    def shown(self, loaded: Loaded) -> Tensor:
+        """The images (B, 3, H, H) of a batch, each in the version that was drawn."""
+        images, chance = loaded
+        return shown_images(images, chance, self.training)
+
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """See `Source`."""
+        return asked(self.teacher, self.shown(loaded))
+
+    def outlines_of(self, loaded: Loaded) -> Tensor:
+        """See `Source`."""
+        assert self.zoom is not None
+        return outlines_of(partial(asked, self.teacher), self.shown(loaded), self.zoom)
+
+
+class ImageSource(_Online):
     """Images of a dataset; the teacher runs in the step."""
 
     def __init__(
         self,
         dataset: Dataset,
-        teacher: Callable[[Tensor], Tensor],
+        teacher: Callable[[Tensor, int], Tensor],
         training: TrainingConfig,
         workers: Workers,
         *,
         size: int,
         fit: Fit,
         device: torch.device,
+        zoom: int | None = None,
         loading_workers: int = 0,
     ) -> None:
         self.images = len(dataset)
         check_images(self.images, training)
-        self.teacher, self.device = teacher, device
+        self.teacher, self.device, self.zoom = teacher, device, zoom
         self.training, self.workers = training, workers
         self.order = Order(self.images, training.batch, seed=training.seed)
         self.loader = Loader(
@@ -152,32 +195,28 @@ class ImageSource:
             )
             step += 1
 
-    def field_of(self, loaded: Loaded) -> Tensor:
-        """See `Source`."""
-        images, chance = loaded
-        return online_field(self.teacher, images, chance, self.training)
-
     def report(self) -> str | None:
         """See `Source`."""
         return self.loader.report()
 
 
-class ResidentImageSource:
+class ResidentImageSource(_Online):
     """Images (n, 3, H, H) uint8 that lie on the device; the teacher runs in the step."""
 
     def __init__(
         self,
         images: Tensor,
-        teacher: Callable[[Tensor], Tensor],
+        teacher: Callable[[Tensor, int], Tensor],
         training: TrainingConfig,
         workers: Workers,
         *,
         device: torch.device,
+        zoom: int | None = None,
     ) -> None:
         self.images = len(images)
         check_images(self.images, training)
         self.pixels = images.to(device)
-        self.teacher, self.device = teacher, device
+        self.teacher, self.device, self.zoom = teacher, device, zoom
         self.training, self.workers = training, workers
         self.order = Order(self.images, training.batch, seed=training.seed)
 
@@ -191,10 +230,10 @@ class ResidentImageSource:
             )
             step += 1
 
-    def field_of(self, loaded: Loaded) -> Tensor:
-        """See `Source`."""
+    def shown(self, loaded: Loaded) -> Tensor:
+        """The images of a batch, of which `loaded` has the rows."""
         rows, chance = loaded
-        return online_field(self.teacher, self.pixels[rows], chance, self.training)
+        return super().shown((self.pixels[rows], chance))
 
     def report(self) -> None:
         """See `Source`: what is broken did not become a tensor."""
@@ -217,23 +256,25 @@ def chances(training: TrainingConfig, step: int) -> Tensor:
     return torch.cat([version[:, None], view], dim=1)
 
 
-def online_field(
-    teacher: Callable[[Tensor], Tensor], images: Tensor, chance: Tensor, training: TrainingConfig
-) -> Tensor:
-    """The field of uint8 images (B, 3, H, H), each in the version that `chances` drew."""
+def shown_images(images: Tensor, chance: Tensor, training: TrainingConfig) -> Tensor:
+    """uint8 images (B, 3, H, H), each in the version that `chances` drew."""
     version = chance[:, 0, None, None, None]
-    shown = torch.where(version == 1, images.flip(-1), images) if training.flip else images
+    seen = torch.where(version == 1, images.flip(-1), images) if training.flip else images
     if training.views:
         views = view_images(images, chance[:, 1:], training)
-        shown = torch.where(version > training.flip, views, shown)
-    with (
-        torch.no_grad(),
-        torch.autocast(images.device.type, torch.bfloat16, enabled=images.device.type == "cuda"),
-    ):
-        return teacher(shown)
+        seen = torch.where(version > training.flip, views, seen)
+    return seen
 
 
-def compiled_teacher(teacher: Teacher, compiled: bool) -> Callable[[Tensor], Tensor]:
+@torch.no_grad()
+def asked(teacher: Callable[[Tensor, int], Tensor], images: Tensor, zoom: int = 1) -> Tensor:
+    """The field that the teacher sees in uint8 images (B, 3, H, H); in bf16 on a GPU."""
+    device = images.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        return teacher(images, zoom)
+
+
+def compiled_teacher(teacher: Teacher, compiled: bool) -> Callable[..., Tensor]:
     """The teacher as a function, compiled if asked."""
     return torch.compile(teacher, dynamic=False) if compiled else teacher
 
@@ -254,7 +295,7 @@ def to_device(value: Tensor, device: torch.device) -> Tensor:
     return value.pin_memory().to(device, non_blocking=True)
 
 
-def ahead(load: Callable[[int], Tensor], step: int) -> Iterator[Tensor]:
+def ahead(load: Callable[[int], Read], step: int) -> Iterator[Read]:
     """`load(step)`, `load(step + 1)`, ... with `AHEAD` of them under way in a thread."""
     with ThreadPoolExecutor(1, thread_name_prefix="strop-fields") as thread:
         waiting = deque(thread.submit(load, step + n) for n in range(AHEAD))

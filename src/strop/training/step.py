@@ -46,10 +46,11 @@ class Stepper:
         recipe: Recipe,
         *,
         device: torch.device,
+        outlines_of: Callable[[tuple[Tensor, ...]], Tensor] | None = None,
     ) -> None:
         training = recipe.training
         self.tokenizer, self.recipe, self.device = tokenizer, recipe, device
-        self.field_of = field_of
+        self.field_of, self._outlines_of = field_of, outlines_of
         cuda = device.type == "cuda"
         bf16 = training.precision == "bf16" or (training.precision == "auto" and cuda)
         self.precision = torch.bfloat16 if bf16 else torch.float32
@@ -98,9 +99,18 @@ class Stepper:
     def _compiled_forward(self, probing: bool) -> Callable[..., Outcome]:
         tokenizer, recipe, precision = self.tokenizer, self.recipe, self.precision
 
-        def run(field: Tensor, values: Tensor, state: CurriculumState) -> Outcome:
+        def run(
+            field: Tensor, values: Tensor, state: CurriculumState, outlines: Tensor | None
+        ) -> Outcome:
             return forward(
-                tokenizer, field, values, state, recipe, probing=probing, precision=precision
+                tokenizer,
+                field,
+                values,
+                state,
+                recipe,
+                probing=probing,
+                precision=precision,
+                outlines=outlines,
             )
 
         if not self.compiled:
@@ -119,8 +129,7 @@ class Stepper:
             return
         for probing in self.variants:
             with self._aside():
-                outcome = self._forward[probing](self.field_of(loaded), values, self.state)
-                outcome.loss.backward()
+                self._outcome_of(loaded, values, probing).loss.backward()
                 self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
@@ -155,10 +164,17 @@ class Stepper:
     def _codes(self) -> int:
         return len(self.tokenizer.quantizer.codebook)
 
+    def _outcome_of(self, loaded: tuple[Tensor, ...], values: Tensor, probing: bool) -> Outcome:
+        outlines = None
+        if probing and self.recipe.curriculum.zoom is not None:
+            assert self._outlines_of is not None
+            outlines = self._outlines_of(loaded)
+        return self._forward[probing](self.field_of(loaded), values, self.state, outlines)
+
     def _step(self, loaded: tuple[Tensor, ...], values: Tensor, probing: bool) -> Outcome:
         training = self.recipe.training
         self.optimizer.zero_grad(set_to_none=True)
-        outcome = self._forward[probing](self.field_of(loaded), values, self.state)
+        outcome = self._outcome_of(loaded, values, probing)
         outcome.loss.backward()
         with torch.no_grad():
             parameters = list(self.parameters.values())
