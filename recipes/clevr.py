@@ -35,7 +35,7 @@ from strop.training.preset import Preset, load_preset
 # Minutes where the paper has a day: larger batches at a higher rate, averaged weights, and
 # probes on a quarter of the batch, which estimate the same slopes.
 FAST = {
-    "training.steps": 3_000,
+    "training.steps": 2_500,
     "training.batch": 512,
     "training.learning_rate": 1e-3,
     "training.final_learning_rate": 5e-5,

@@ -298,11 +298,11 @@ def test_online_cached_and_resident_images_give_the_same_fields(pictures, teache
 
 def test_online_cached_and_resident_images_give_the_same_outlines(pictures, teacher):
     dataset = open_dataset(f"folder:{pictures}?limit=5")
-    training = TrainingConfig(batch=4, seed=1)
+    training = TrainingConfig(batch=4, seed=1, flip=False)
     where = {"size": 32, "fit": "squash"}
     made = [*compute_fields(dataset, teacher, training=training, zoom=2, **where)]
     fields, outlines = (torch.cat(parts) for parts in zip(*made, strict=True))
-    assert outlines.shape == (5, 2)
+    assert outlines.shape == (5, 1)
     from_cache = FieldSource(fields, training, ALONE, device=CPU, outlines=outlines)
     online = ImageSource(dataset, teacher, training, ALONE, device=CPU, zoom=2, **where)
     images = torch.stack([dataset[i].image for i in range(5)])
@@ -316,6 +316,22 @@ def test_online_cached_and_resident_images_give_the_same_outlines(pictures, teac
         for source in (online, resident):
             found = source.outlines_of(next(source.batches(step)))
             assert found.tolist() == pytest.approx(expected.tolist(), rel=0.02)
+
+
+def test_a_mirror_image_has_the_outlines_of_the_image_and_a_view_its_own(pictures, teacher):
+    dataset = open_dataset(f"folder:{pictures}?limit=5")
+    where = {"size": 32, "fit": "squash", "zoom": 2}
+
+    def outlines(**changes):
+        training = TrainingConfig(**changes)
+        chunks = compute_fields(dataset, teacher, training=training, **where)
+        return torch.cat([chunk.outlines for chunk in chunks])
+
+    made = outlines(views=2)
+    assert made.shape == (5, 4)
+    assert torch.equal(made[:, 0], made[:, 1])
+    assert torch.equal(made[:, :1], outlines(flip=False))
+    assert len({tuple(column) for column in made.T.tolist()}) == 3
 
 
 def test_lengths_that_go_by_outlines_train_from_images_however_they_are_kept(pictures, tmp_path):

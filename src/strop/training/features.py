@@ -135,7 +135,9 @@ def compute_fields(
             fields = torch.stack([teacher(version) for version in shown], dim=1).bfloat16()
             outlines = None
             if zoom is not None:
-                outlines = torch.stack([outlines_of(teacher, x, zoom) for x in shown], dim=1)
+                once = shown[:1] + shown[1 + training.flip :]  # mirrored, outlines stay as they are
+                seen = [outlines_of(teacher, each, zoom) for each in once]
+                outlines = torch.stack(seen[:1] * (1 + training.flip) + seen[1:], dim=1)
         yield Seen(fields, outlines)
 
 
