@@ -22,13 +22,13 @@ from rich.progress import track
 from torch import Tensor
 
 from common import RESULTS, device, save
-from strop.curriculum import variation
 from strop.data.scenes import ScenesDataset, truth
 from strop.data.spec import open_dataset
 from strop.files import read_json
 from strop.model.teacher import Teacher, load_teacher
 from strop.statistics import bootstrap, pearson
 from strop.structure.complexity import covered, outlines
+from strop.training.features import outlines_of
 
 HELD_OUT = "scenes:?n=2000&seed=2000&size=128"
 """What the rows of the study are judged on."""
@@ -38,6 +38,9 @@ RATED, BATCH = 256, 64
 
 LEAST_VARIANCE = 1e-6
 """That a direction without any is taken to have, in fields whose variance is one."""
+
+ZOOMS = (1, 2, 4)
+"""How close the teacher looks; the last is what the oracle `outlines` has of itself."""
 
 Told = dict[str, np.ndarray]
 
@@ -93,37 +96,49 @@ def rows(there: Told) -> dict[str, Any]:
 def of_fields(teacher: str, images: Tensor, there: Told) -> dict[str, dict[str, Any]]:
     """What fields say without a model, and a linear map that was taught the number of objects.
 
-    spread     variance over the locations of an image
-    variation  logarithm of what the oracle of that name looks at
-    volume     log determinant of the covariance of an image's locations
-    together   a linear map of these, of the logarithm of the first and of the second without
-               one, that was taught the number of objects
-    taught     such a map of the pooled field
+    spread       variance over the locations of an image
+    volume       log determinant of the covariance of an image's locations
+    variation_n  what the oracle `outlines` goes by, n times as close
+    together     a linear map of spread, volume and variation_1, with logarithms, that was taught
+                 the number of objects
+    taught       such a map of the pooled field
+    learnt       one that was taught variation_4 instead, as a length head would be
 
     What is taught is fitted to every second image and measured on the others.
     """
-    field = fields(load_teacher(teacher).to(device()).eval(), images)
+    network = load_teacher(teacher).to(device()).eval()
+    field = fields(network, images)
     centred = field - field.mean(dim=1, keepdim=True)
     covariance = centred @ centred.mT / field.shape[2]
     raised = covariance + LEAST_VARIANCE * torch.eye(field.shape[1], dtype=field.dtype)
-    spread, steps = centred.square().mean((1, 2)), variation(field)
+    spread = centred.square().mean((1, 2))
     volume = torch.linalg.slogdet(raised).logabsdet
-    said = {"spread": spread, "variation": steps.log(), "volume": volume}
+    closer = {f"variation_{zoom}": variation(network, images, zoom) for zoom in ZOOMS}
+    steps, closest = closer["variation_1"], closer[f"variation_{ZOOMS[-1]}"]
+    said = {"spread": spread, "volume": volume, **closer}
     measures = torch.stack([spread, spread.log(), steps, steps.log(), volume], dim=1)
+    objects, pooled = torch.from_numpy(there["objects"]), field.mean(dim=1)
     return {
         **{name: follows(values.numpy(), there) for name, values in said.items()},
-        "together": taught(measures, there),
-        "taught": taught(field.mean(dim=1), there),
+        "together": taught(measures, objects, there),
+        "taught": taught(pooled, objects, there),
+        "learnt": taught(pooled, closest, there),
     }
 
 
-def taught(seen: Tensor, there: Told) -> dict[str, Any]:
-    """What a linear map of (n, d) follows that was fitted to the number of objects."""
+def taught(seen: Tensor, wanted: Tensor, there: Told) -> dict[str, Any]:
+    """What a linear map of (n, d) follows that was fitted to (n,) values."""
     with_one = torch.cat([seen, torch.ones(len(seen), 1, dtype=seen.dtype)], dim=1)
-    objects = torch.from_numpy(there["objects"]).to(seen.dtype)
-    weight = torch.linalg.lstsq(with_one[::2], objects[::2, None], driver="gelsd").solution
+    wanted = wanted.to(seen.dtype)
+    weight = torch.linalg.lstsq(with_one[::2], wanted[::2, None], driver="gelsd").solution
     others = {name: values[1::2] for name, values in there.items()}
     return follows((with_one[1::2] @ weight)[:, 0].numpy(), others)
+
+
+def variation(teacher: Teacher, images: Tensor, zoom: int) -> Tensor:
+    """(n,) float64 on the CPU: what the oracle `outlines` goes by at this zoom."""
+    batches = track(images.split(BATCH // zoom), f"{zoom} times as close")
+    return torch.cat([outlines_of(teacher, part, zoom).cpu() for part in batches]).double()
 
 
 @torch.no_grad()

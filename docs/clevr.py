@@ -1,4 +1,5 @@
-"""What `clevr.md` shows of the rows in `benchmarks/results/clevr`: the parts of `strop report`.
+"""What `clevr.md` shows of the rows in `benchmarks/results/clevr` and, of small ones,
+`clevr-small` beside it: the parts of `strop report`.
 
 The rows are those that `recipes/clevr.py` wrote. `docs/make.py` fills in the tables, and
 `docs/figures.py` draws the figures. What lengths follow and what the mean image scores is not of
@@ -21,28 +22,36 @@ from strop.files import read_json
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results" / "clevr"
+SMALL = RESULTS.parent / "clevr-small"
 MEAN_IMAGE = RESULTS.parent / "mean_image.json"
 FOLLOWED = RESULTS.parent / "what_lengths_follow.json"
 IMAGES = DOCS / "images" / "clevr"
 
 FIELDS_TELL = {
     "spread": "variance over locations",
-    "variation": "log variation between neighbours",
     "volume": "log volume of locations",
-    "together": "these three, by a linear map that was taught the number",
+    "variation_1": "variation between neighbours of 8 by 8",
+    "variation_2": "of 16 by 16",
+    "variation_4": "of 32 by 32, which `outlines` goes by",
+    "together": "the first three, by a linear map that was taught the number",
     "taught": "the pooled field, by a linear map that was taught the number",
+    "learnt": "the pooled field, by a linear map that was taught the variation of 32 by 32",
 }
 """In the words of the page: see `benchmarks/what_lengths_follow.py`."""
 
 
-def rows() -> list[Row]:
-    """Every row that is there."""
-    return read_rows(sorted(path.parent for path in RESULTS.glob(f"*/{FACTS}")))
+def rows(small: bool = False) -> list[Row]:
+    """Every row that is there, of those at full size or of the small ones."""
+    return read_rows(
+        sorted(path.parent for path in (SMALL if small else RESULTS).glob(f"*/{FACTS}"))
+    )
 
 
-def block(make: Callable[[Sequence[Row]], Iterator[Block]], picture: str = "") -> str:
+def block(
+    make: Callable[[Sequence[Row]], Iterator[Block]], picture: str = "", small: bool = False
+) -> str:
     """One of the page's blocks as Markdown, and the picture that goes with it."""
-    found = rows()
+    found = rows(small)
     if not found:
         return "Not measured yet."
     blocks = list(make(found))

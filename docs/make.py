@@ -516,6 +516,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "clevr_follow": partial(clevr.block, clevr.follow),
     "clevr_changes": partial(clevr.block, tables.changes),
     "clevr_trials": partial(clevr.block, tables.trials, "rate"),
+    "clevr_small_settings": partial(clevr.block, tables.settings, small=True),
+    "clevr_small": partial(clevr.block, tables.over_seeds, small=True),
     **{
         f"study:{path.stem}": partial(study, path.stem)
         for path in sorted((RESULTS / "structure").glob("*.json"))

@@ -2,11 +2,13 @@
 
     python recipes/clevr.py 64 128 --teacher /nets/vits14-focus
     python recipes/clevr.py price --teacher tiny --clevr clevr:/data/clevr --seed 1
+    python recipes/clevr.py 64 outlines --teacher tiny --small
 
 Rows are named in `PAPER` and `TRIALS`: the paper's five, with a decoder, and what was tried to make
 lengths and programs better, each with a codebook of 64. Rows that are asked for together share the
-teacher's fields. Nothing is chosen by looking at `--clevr`. `strop report runs/clevr/results/*`
-makes the tables; those of docs/clevr.md are of what lies in benchmarks/results/clevr.
+teacher's fields. `--small` makes rows for a CPU, without decoders. Nothing is chosen by looking at
+`--clevr`. `strop report runs/clevr/results/*` makes the tables; those of docs/clevr.md are of what
+lies in benchmarks/results/clevr and, of small rows, in benchmarks/results/clevr-small.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,7 @@ from strop.training.preset import Preset, load_preset
 # Minutes where the paper has a day: larger batches at a higher rate, averaged weights, and
 # probes on a quarter of the batch, which estimate the same slopes.
 FAST = {
-    "training.steps": 2_500,
+    "training.steps": 3_000,
     "training.batch": 512,
     "training.learning_rate": 1e-3,
     "training.final_learning_rate": 5e-5,
@@ -45,6 +48,34 @@ FAST = {
     "training.checkpoint_every": 500_000,
     "curriculum.probe_fraction": 0.25,
 }
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a study: the settings of its rows, how many scenes they train on and are measured on, and
+    the folder for its runs."""
+
+    settings: dict[str, Any]
+    scenes: int
+    held_out: int
+    runs: str
+
+
+FULL = Size(FAST, scenes=49_152, held_out=2_000, runs="runs/clevr")
+
+# A row in minutes on a CPU core, so that each can be had several times: what one run of a row shows
+# at full size may be chance.
+SMALL_MODEL = {
+    f"model.{part}.{name}": value
+    for part in ("generator", "interpreter")
+    for name, value in (("width", 64), ("depth", 3), ("heads", 4), ("feedforward", 256))
+}
+SMALL = Size(
+    {**FAST, **SMALL_MODEL, "training.steps": 1_500, "training.batch": 128},
+    scenes=4_096,
+    held_out=1_000,
+    runs="runs/clevr-small",
+)
 
 
 def at_rate(times: float) -> dict[str, float]:
@@ -111,20 +142,22 @@ def main() -> None:
     parser.add_argument("rows", nargs="+", choices=ROWS)
     parser.add_argument("--teacher", required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scenes", type=int, default=49_152, help="scenes to train on")
-    parser.add_argument("--held-out", type=int, default=2_000)
+    parser.add_argument("--small", action="store_true", help="a model and budgets for a CPU")
+    parser.add_argument("--scenes", type=int, help="scenes to train on")
+    parser.add_argument("--held-out", type=int, help="other scenes to measure on")
     parser.add_argument("--clevr", help="spec of Blender's scenes to report on as well: clevr:PATH")
-    parser.add_argument("--steps", type=int, default=FAST["training.steps"])
-    parser.add_argument("--batch", type=int, default=FAST["training.batch"])
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--batch", type=int)
     parser.add_argument("--decoder-steps", type=int, default=500)
-    parser.add_argument("--runs", default="runs/clevr", help="folder for models and checkpoints")
-    parser.add_argument("--out", default="runs/clevr/results", help="folder for the figures")
+    parser.add_argument("--runs", help=f"for models and checkpoints; {FULL.runs} or {SMALL.runs}")
+    parser.add_argument("--out", help="for the figures; the folder `results` of --runs")
     parser.add_argument(
         "--missing",
         action="store_true",
         help="leave out rows that are done; put aside, and begin anew, those that were broken off",
     )
     arguments = parser.parse_args()
+    fill_in(arguments)
     # What would fail after minutes of training is better said now.
     if arguments.clevr and not arguments.clevr.startswith("clevr:"):
         parser.error(f"--clevr {arguments.clevr}: give clevr:PATH")
@@ -145,6 +178,21 @@ def main() -> None:
             put_aside(Path(getattr(arguments, option)) / name)
         torch.compiler.reset()  # a function keeps eight compiled versions at most
         train_row(row, arguments)
+
+
+def fill_in(arguments: argparse.Namespace) -> None:
+    """What was not given is that of the study's size."""
+    size = SMALL if arguments.small else FULL
+    usual = {
+        "scenes": size.scenes,
+        "held_out": size.held_out,
+        "steps": size.settings["training.steps"],
+        "batch": size.settings["training.batch"],
+        "runs": size.runs,
+    }
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    vars(arguments).update({**usual, **given})
+    arguments.out = arguments.out or str(Path(arguments.runs) / "results")
 
 
 def is_done(figures: Path, arguments: argparse.Namespace) -> bool:
@@ -187,6 +235,7 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
     """Train and measure one row."""
     teacher, runs = Path(arguments.teacher).name, Path(arguments.runs)
     preset, changes = ROWS[row]
+    size = SMALL if arguments.small else FULL
     asked = {
         "training.seed": arguments.seed,
         "training.steps": arguments.steps,
@@ -194,9 +243,9 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
     }
     fitting = {key: changes[key] for key in changes if key.startswith("lengths.")}
     settings = {key: value for key, value in changes.items() if key not in fitting}
-    plan = load_preset(preset, {**FAST, **settings, **asked})
-    size = plan.model.image_size
-    scenes = f"scenes:?n={{}}&seed=1&size={size}"
+    plan = load_preset(preset, {**size.settings, **settings, **asked})
+    pixels = plan.model.image_size
+    scenes = f"scenes:?n={{}}&seed=1&size={pixels}"
     rate, started = Rate(), time.monotonic()
     result = train(
         plan,
@@ -218,7 +267,7 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
             **{key.removeprefix("lengths."): value for key, value in fitting.items()},
         )
     suites = ["alignment", "rate"]
-    if row in PAPER:
+    if row in PAPER and not arguments.small:
         suites.append("pixels")
         train_decoder(
             tokenizer,
@@ -228,7 +277,7 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
         )
     tokenizer.save_pretrained(run / "model")
     tokenizer.precision = "fp32"
-    held_out = f"scenes:?n={arguments.held_out}&seed=2000&size={size}"
+    held_out = f"scenes:?n={arguments.held_out}&seed=2000&size={pixels}"
     specs = [held_out, *([arguments.clevr] if arguments.clevr else [])]
     folder = Path(arguments.out) / run.name
     evaluate(tokenizer, specs, folder, suites=suites, name=run.name, batch=256)

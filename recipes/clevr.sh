@@ -3,16 +3,19 @@
 # train. Started again, it goes on with the rows that are missing.
 # TEACHER   folder of a network, or `tiny`
 # CLEVR     spec of Blender's scenes to report on as well
-# SCENES    to train on, 49152 unless it says otherwise
-# OUT       runs/clevr unless it names another folder
+# SCENES    to train on, 49152 unless it says otherwise, or 4096 with --small
+# OUT       runs/clevr, or runs/clevr-small, unless it names another folder
 # JOBS      rows at a time, 3 unless it says otherwise
 # ROWS      rows and their options for clevr.py, a line each, instead of those below
 # What else is given goes to clevr.py.
 set -euo pipefail
 : "${TEACHER:?give a folder such as /nets/vits14-focus, or tiny}"
 here="$(dirname "$0")"
-out="${OUT:-runs/clevr}"
-scenes="${SCENES:-49152}"
+if [[ " $* " == *" --small "* ]]; then
+    out="${OUT:-runs/clevr-small}" scenes="${SCENES:-4096}"
+else
+    out="${OUT:-runs/clevr}" scenes="${SCENES:-49152}"
+fi
 teacher="$(basename "$TEACHER")"
 rows="${ROWS:-32
 64

@@ -52,6 +52,24 @@ def test_a_row_whose_lengths_are_fitted_afterwards(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_small_row_has_the_same_curriculum_and_no_decoder(tmp_path: Path) -> None:
+    sizes = ("--scenes", "24", "--held-out", "12", "--steps", "8", "--batch", "4")
+    command = [sys.executable, str(RECIPES / "clevr.py"), "64", "outlines", "--teacher", "tiny"]
+    command += ["--small", *sizes, "--runs", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    plans = {}
+    for row in ("64", "outlines"):
+        folder = tmp_path / "results" / f"{row}-tiny"
+        plans[row] = json.loads((folder / "run.json").read_text())
+        assert plans[row]["model"]["generator"]["width"] == 64
+        assert {path.stem for path in folder.glob("*/*.json")} == {"alignment", "rate"}
+    assert plans["outlines"]["curriculum"]["oracle"] == "outlines"
+    ours, trial = (plans[row]["curriculum"] for row in ("64", "outlines"))
+    same = {name for name in ours if ours[name] == trial[name]}
+    assert {*ours} - same == {"oracle", "oracle_scale", "handoff_ceiling"}
+
+
+@pytest.mark.slow
 def test_the_whole_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     environment = {
         **os.environ,

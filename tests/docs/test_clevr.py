@@ -28,6 +28,7 @@ def clevr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look there
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(module, "SMALL", tmp_path / "small")
     monkeypatch.setattr(module, "IMAGES", tmp_path / "images")
     monkeypatch.setattr(module, "FOLLOWED", tmp_path / "followed.json")
     return module
@@ -65,6 +66,14 @@ def test_what_lengths_follow_is_of_the_rows_that_are_there(clevr: ModuleType) ->
     write_json(clevr.FOLLOWED, "benchmark", 1, found)
     with pytest.raises(DataError, match=r"followed.json is of another run of 64\."):
         clevr.block(clevr.follow)
+
+
+def test_small_rows_are_a_study_of_their_own(clevr: ModuleType) -> None:
+    write_row(clevr.SMALL, "64")
+    write_row(clevr.SMALL, "64-seed1", seed=1)
+    write_row(clevr.SMALL, "price", changes={"curriculum.oracle": "price"})
+    assert clevr.block(tables.over_seeds) == "Not measured yet."
+    assert line_of(clevr.block(tables.over_seeds, small=True), "`64`")[1] == "2"
 
 
 def test_figures_are_drawn_and_shown(clevr: ModuleType) -> None:

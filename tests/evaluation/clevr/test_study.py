@@ -131,6 +131,38 @@ def test_settings_that_the_preset_has_are_no_changes(tmp_path: Path) -> None:
     assert told == "- `price`: `curriculum.oracle = price`, `lengths.mean = 18`"
 
 
+def test_rows_of_several_seeds_are_summed_up(tmp_path: Path) -> None:
+    write_row(tmp_path, "64", r2=0.90, r2_whole=0.91, correlation=0.7)
+    write_row(tmp_path, "64-seed1", seed=1, r2=0.92, r2_whole=0.93, correlation=0.6)
+    write_row(tmp_path, "ceiling", changes=PRICE)  # one seed says nothing of chance
+    write_row(tmp_path, "price", changes=PRICE, r2=0.94, r2_whole=0.95, correlation=0.9)
+    write_row(tmp_path, "price-seed1", changes=PRICE, seed=1, r2=0.92, r2_whole=0.98)
+    write_row(tmp_path, "price-seed2", changes=PRICE, seed=2, r2=0.99, r2_whole=0.98)
+    found = page(tables.over_seeds, tmp_path)
+    ours, trial = (
+        dict(zip(line_of(found, ""), line_of(found, name), strict=True))
+        for name in ("`64`", "`price`")
+    )
+    assert ours["runs"] == "2"
+    assert ours["R² at its own lengths"] == "0.910 (0.900 to 0.920)"
+    assert ours["at 32"] == "0.920 (0.910 to 0.930)"
+    assert ours["Pearson r"] == "0.650 (0.600 to 0.700)"
+    assert ours["K since the handoff"] == "0.100 (0.100 to 0.100)"
+    assert ours["regret to a search"] == "–"  # was not measured of these
+    assert ours["better than the paper's"] == "–"
+    assert trial["R² at its own lengths"] == "0.950 (0.920 to 0.990)"
+    # The first beats the row of its own seed, the second does not; the third has none beside it.
+    assert trial["better than the paper's"] == "1 of 2"
+    assert "ceiling" not in found
+    assert found.startswith("The mean over seeds, and the least and the greatest, on 40 held-out")
+
+
+def test_without_several_seeds_there_is_nothing_to_sum_up(tmp_path: Path) -> None:
+    write_row(tmp_path, "64")
+    write_row(tmp_path, "price", changes=PRICE)
+    assert page(tables.over_seeds, tmp_path).strip() == ""
+
+
 def test_without_a_handoff_nothing_has_changed_since(tmp_path: Path) -> None:
     fixed = write_row(tmp_path, "64-fixed", preset="clevr-64-fixed")
     unseen = write_row(tmp_path, "64")

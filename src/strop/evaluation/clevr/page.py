@@ -43,5 +43,6 @@ def study_blocks(rows: Sequence[Row], folder: Path) -> Iterator[Block]:
         yield Text("What each trial changes in the paper's row:")
         yield from tables.changes(rows)
         yield from tables.trials(rows)
+        yield from tables.over_seeds(rows)
         yield Text(TRIALS_NOTE)
         yield pictures["rate"]

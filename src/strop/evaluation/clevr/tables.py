@@ -240,16 +240,73 @@ def trials(rows: Sequence[Row]) -> Iterator[Block]:
         yield Table(header, [[cells.get(name, "–") for name in header] for cells in found])
 
 
+def over_seeds(rows: Sequence[Row]) -> Iterator[Block]:
+    """Trials and the paper's rows that were trained with several seeds, on held-out scenes."""
+    some = tried(rows, HELD_OUT)
+    same: dict[tuple[str, str], list[Row]] = {}
+    for row in some:
+        same.setdefault((row.facts["row"], row.facts["teacher"]), []).append(row)
+    groups = [group for group in same.values() if len(group) > 1]
+    if not groups:
+        return
+    rated, all_of_them = _images(some, HELD_OUT, "rate"), _images(some, HELD_OUT)
+    yield Text(
+        f"The mean over seeds, and the least and the greatest, on {rated} {DATA[HELD_OUT]}; the "
+        f"correlation on all {all_of_them}:"
+    )
+    lines = [_over(group, some) for group in groups]
+    yield Table(list(lines[0]), [list(cells.values()) for cells in lines])
+
+
+def _over(group: list[Row], rows: list[Row]) -> dict[str, str]:
+    """The cells of rows that differ in their seed alone."""
+    rates = [row.parts[HELD_OUT, "rate"] for row in group]
+    values = [rate["values"] for rate in rates]
+    found = {
+        "R² at its own lengths": ([each["r2"] for each in values], 3),
+        **{
+            f"at {length}": ([rate["curve"]["r2"][length - 1] for rate in rates], 3)
+            for length in _forced(rates[0]["curve"]["r2"])
+        },
+        "K since the handoff": ([row.since_handoff for row in group], 3),
+        "mean length": ([each["length_mean"] for each in values], 1),
+        "Pearson r": ([row.correlation(HELD_OUT) for row in group], 3),
+        "gain of choosing": ([each["regret_r2_fixed"] - each["regret_r2"] for each in values], 4),
+        "regret to a search": ([each.get("regret_r2_search") for each in values], 4),
+    }
+    verdicts = [_verdict(row, rows) for row in group]
+    judged = [verdict for verdict in verdicts if verdict != "–"]
+    better = f"{judged.count('yes')} of {len(judged)}" if judged else "–"
+    return {
+        "": f"`{group[0].facts['row']}`",
+        "runs": str(len(group)),
+        **{name: _spanned(_numbers(each), digits) for name, (each, digits) in found.items()},
+        "better than the paper's": better,
+    }
+
+
+def _spanned(values: list[float], digits: int) -> str:
+    """A mean with the least and the greatest."""
+    if not values:
+        return "–"
+    least, greatest = (_number(end, digits) for end in (min(values), max(values)))
+    return f"{_number(math.fsum(values) / len(values), digits)} ({least} to {greatest})"
+
+
+def _forced(curve: Sequence[float]) -> list[int]:
+    """The forced lengths that are shown, of as many as the curve has."""
+    return sorted({max(len(curve) // part, 1) for part in (8, 4, 2, 1)})
+
+
 def _rated(row: Row, kind: str) -> dict[str, str]:
     """The cells of a row: R² at its own and at forced lengths, and what its choice is worth."""
     rate, aligned = row.parts[kind, "rate"], row.values(kind)
     values, curve = rate["values"], rate["curve"]["r2"]
-    forced = sorted({max(len(curve) // part, 1) for part in (8, 4, 2, 1)})
     r2 = MEASURES["r2"].format
     cells = {
         "": f"`{row.name}`",
         "R² at its own lengths": r2(values["r2"]),
-        **{f"at {length}": r2(curve[length - 1]) for length in forced},
+        **{f"at {length}": r2(curve[length - 1]) for length in _forced(curve)},
         "K above own": _signed(curve[-1] - values["r2"]),
         **({"K since the handoff": _signed(row.since_handoff)} if kind == HELD_OUT else {}),
         "mean length": MEASURES["length_mean"].format(values["length_mean"]),
