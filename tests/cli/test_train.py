@@ -81,6 +81,10 @@ def test_train_resume_decoder(pictures: str, tmp_path: Path) -> None:
     assert (tmp_path / "shorter/config.json").is_file()
     with pytest.raises(ConfigError, match="token or doubling"):
         run(*lengths, "--per", "halving")
+    with pytest.raises(ConfigError, match=r"--oracle is 'error'\. Give price or outlines"):
+        run(*lengths, "--oracle", "error")
+    seen = run(*lengths, "--oracle", "outlines", "--zoom", 2)
+    assert json.loads(seen)["length_mean"] == pytest.approx(5, abs=1)
     again = run(*arguments[:5], tmp_path / "again", *arguments[6:], "--init", out / "model")
     assert json.loads(again)["finished"]
 

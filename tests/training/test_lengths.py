@@ -14,7 +14,9 @@ from strop.model.checkpoint import load_folder
 from strop.model.length_head import LengthHeadConfig, whole_lengths
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer
-from strop.training.lengths import _error_at, _fitted, _targets, train_lengths
+from strop.statistics import pearson
+from strop.training.features import outlines_of
+from strop.training.lengths import _error_at, _fitted, _Looks, _targets, train_lengths
 
 
 @pytest.fixture
@@ -24,9 +26,10 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(tiny_config(teacher=teacher, image_size=64), about={"load": "mine"})
 
 
-def falling(heights: torch.Tensor, config: CurriculumConfig) -> torch.Tensor:
-    """Rate curves `height / length` at the knots."""
-    return heights[:, None] / torch.tensor(knot_lengths(config, K))
+def falling(heights: torch.Tensor, config: CurriculumConfig) -> _Looks:
+    """At images with rate curves `height / length` at the knots."""
+    curves = heights[:, None] / torch.tensor(knot_lengths(config, K))
+    return _Looks(pooled=torch.zeros(len(curves), 1), curves=curves)
 
 
 @pytest.mark.parametrize("per", ["token", "doubling"])
@@ -67,7 +70,33 @@ def test_targets_at_the_price_of_the_mean_by_hand():
     config = CurriculumConfig(oracle="price", oracle_scale=0.45, price_per="doubling")
     doublings = torch.tensor(knot_lengths(config, K)).float().log2()
     curves = (doublings - torch.tensor([[2.0], [3.0]])).square()
-    assert _targets(curves, config, K).tolist() == pytest.approx([3.0, 6.0], rel=1e-4)
+    looks = _Looks(torch.zeros(2, 1), curves)
+    assert _targets(looks, config, K).tolist() == pytest.approx([3.0, 6.0], rel=1e-4)
+
+
+def test_targets_in_proportion_to_outlines_by_hand():
+    # For a mean of 5 of ten tokens, 1, 2 and 3 get 2.5, 5 and 7.5. No target is below 2, which
+    # leaves 8 for the other of two.
+    config = CurriculumConfig(oracle="outlines", oracle_scale=0.5)
+    curves = torch.zeros(3, 3)
+    looks = _Looks(torch.zeros(3, 1), curves, torch.tensor([1.0, 2.0, 3.0]))
+    assert _targets(looks, config, K).tolist() == pytest.approx([2.5, 5.0, 7.5], rel=1e-4)
+    looks = _Looks(torch.zeros(2, 1), curves, torch.tensor([1.0, 30.0]))
+    assert _targets(looks, config, K).tolist() == pytest.approx([2.0, 8.0], rel=1e-4)
+    squared = CurriculumConfig(oracle="outlines", oracle_scale=0.5, oracle_contrast=2.0)
+    looks = _Looks(torch.zeros(2, 1), curves, torch.tensor([1.0, 2.0]))
+    assert _targets(looks, squared, K).tolist() == pytest.approx([2.0, 8.0], rel=1e-4)
+
+
+def test_lengths_by_outlines_are_longer_where_the_teacher_sees_more(tokenizer):
+    pictures = smooth_pictures(40, 3)
+    asked = {"oracle": "outlines", "zoom": 2, "contrast": 3.0, "directions": 20}
+    metrics = train_lengths(tokenizer, pictures, mean=5, batch=16, **asked)
+    assert metrics["length_mean"] == pytest.approx(5, abs=0.3)
+    assert "outlines, zoom 2" in tokenizer.about["lengths"]
+    program = tokenizer.encode(pictures)
+    seen = outlines_of(tokenizer.teacher, pictures, 2)
+    assert pearson(program.lengths.numpy(), seen.numpy()) > 0.8
 
 
 def test_contrast_pushes_targets_apart():

@@ -31,6 +31,7 @@ from strop.training.callbacks import ProgressBar, TensorBoard
 from strop.training.decoder import train_decoder as fit_decoder
 from strop.training.distributed import this_process
 from strop.training.fields import cache_fields
+from strop.training.lengths import FittedOracle
 from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training
 from strop.training.plan import describe, measure
@@ -134,12 +135,22 @@ def train_lengths(
     model: ModelName,
     data: Annotated[str, typer.Option(help="Spec of the images; some thousands will do.")],
     mean: Annotated[float, typer.Option(help="Tokens that a program is to have on average.")],
+    oracle: Annotated[
+        str,
+        typer.Option(
+            help="What asks for tokens: the price at which they lower the error most, or outlines "
+            "that the teacher sees."
+        ),
+    ] = "price",
     contrast: Annotated[
         float, typer.Option(help="Above 1, lengths are pushed away from the mean by this power.")
     ] = 1.0,
     per: Annotated[
-        str, typer.Option(help="What is paid for: each token, or each doubling of the length.")
+        str, typer.Option(help="With price: for each token, or for each doubling of the length.")
     ] = "token",
+    zoom: Annotated[
+        int, typer.Option(min=1, help="With outlines: how many times as large images are seen.")
+    ] = 4,
     directions: Annotated[
         int, typer.Option(min=1, help="Principal directions of the pooled field to look at.")
     ] = 10,
@@ -151,16 +162,19 @@ def train_lengths(
 ) -> None:
     """Fit the length head of a model anew, for another mean length; nothing else in it changes."""
     _check_folder(model, folder)
-    if per not in get_args(Per):
-        raise ConfigError(f"--per is {per!r}.", f"Give {' or '.join(get_args(Per))}.")
+    for name, value, known in (("oracle", oracle, FittedOracle), ("per", per, Per)):
+        if value not in get_args(known):
+            raise ConfigError(f"--{name} is {value!r}.", f"Give {' or '.join(get_args(known))}.")
     tokenizer = load(model, device=device)
     with counting("images") as count:
         metrics = fit_lengths(
             tokenizer,
             data,
             mean=mean,
+            oracle=cast("FittedOracle", oracle),
             contrast=contrast,
             per=cast("Per", per),
+            zoom=zoom,
             directions=directions,
             batch=batch,
             loading_workers=workers,

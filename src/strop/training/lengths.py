@@ -1,8 +1,9 @@
-"""The length head, fitted anew to the rate curves of a model that is done.
+"""The length head of a model that is done, fitted anew.
 
 While a model is trained its oracle chases programs that still change. Afterwards every image's
-rate curve can be read exactly, tokens go where they lower the squared error most for their price,
-and the price is the one that gives the mean length asked for.
+rate curve can be read exactly, and by the oracle `price` tokens go where they lower the squared
+error most for their price; by the oracle `outlines` they go where the teacher sees most of those.
+Either way the price is the one that gives the mean length asked for.
 
 The head is a linear one, on the leading principal directions of the pooled field. One that looks at
 all of them comes closer to the targets; on the bundled teacher its lengths say less of how many
@@ -14,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -34,7 +35,10 @@ from strop.errors import ConfigError, TrainingError
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import pearson
+from strop.training.features import outlines_of
 from strop.training.forward import rate_curves
+
+FittedOracle = Literal["price", "outlines"]
 
 _HALVINGS = 60
 """Of the interval in which a price or a bias is looked for."""
@@ -46,8 +50,10 @@ def train_lengths(
     data: str | Dataset | Tensor,
     *,
     mean: float,
+    oracle: FittedOracle = "price",
     contrast: float = 1.0,
     per: Per = "token",
+    zoom: int = CurriculumConfig.oracle_zoom,
     directions: int = 10,
     batch: int = 64,
     loading_workers: int = 0,
@@ -56,8 +62,10 @@ def train_lengths(
     """Give `tokenizer` a length head for programs of `mean` tokens; nothing else in it changes.
 
     data        a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
+    oracle      who sets the targets, as in `CurriculumConfig`
     contrast    above 1, lengths are pushed away from `mean` by this power
-    per         what is paid for: each `token`, or each `doubling` of the length
+    per         with `price`: what is paid for, each `token` or each `doubling` of the length
+    zoom        with `outlines`: how many times as large the teacher sees the images
     directions  of the pooled field that the head looks at
     watch       called with how many images were looked at, of how many
 
@@ -71,24 +79,30 @@ def train_lengths(
             f"Give one above {CurriculumConfig.oracle_minimum} and below {k}.",
         )
     config = CurriculumConfig(
-        oracle="price", price_per=per, oracle_scale=mean / k, oracle_contrast=contrast
+        oracle=oracle,
+        price_per=per,
+        oracle_zoom=zoom,
+        oracle_scale=mean / k,
+        oracle_contrast=contrast,
     )
     source = open_dataset(data) if isinstance(data, str) else data
-    pooled, curves = _seen(tokenizer.eval(), source, config, batch, loading_workers, watch)
+    looks = _looks(tokenizer.eval(), source, config, batch, loading_workers, watch)
+    pooled, curves = looks.pooled, looks.curves
     if not 1 <= directions <= min(len(pooled) - 1, pooled.shape[1]):
         raise TrainingError(
             f"There are {len(pooled)} images of {pooled.shape[1]} channels to fit {directions} "
             "directions on.",
             "Use more data than directions, and from one to as many as channels of these.",
         )
-    targets = _targets(curves, config, k)
+    targets = _targets(looks, config, k)
     head = _fitted(pooled, targets, directions, k, mean)
     tokenizer.config = replace(tokenizer.config, length_head=LengthHeadConfig(hidden=()))
     for stale in ("load", "metrics"):  # it is no longer the model of that name and those lengths
         tokenizer.about.pop(stale, None)
     tokenizer.about["lengths"] = (
         f"fitted anew to a mean of {mean:g} tokens, on {directions} directions of the pooled field "
-        f"(price per {per}, contrast {contrast:g})"
+        f"({f'price per {per}' if oracle == 'price' else f'outlines, zoom {zoom}'}, contrast "
+        f"{contrast:g})"
     )
     own = whole_lengths(head(pooled[:, None]), k)
     tokenizer.length_head = head.to(tokenizer.device)
@@ -102,27 +116,39 @@ def train_lengths(
     }
 
 
-def _seen(
+class _Looks(NamedTuple):
+    """What n images show, on the CPU: the pooled field (n, d_enc), the rate curve (n, knots) and,
+    if the oracle goes by them, the outlines (n,)."""
+
+    pooled: Tensor
+    curves: Tensor
+    outlines: Tensor | None = None
+
+
+def _looks(
     tokenizer: Tokenizer,
     source: Dataset | Tensor,
     config: CurriculumConfig,
     batch: int,
     loading_workers: int,
     watch: Callable[[int, int], None] | None,
-) -> tuple[Tensor, Tensor]:
-    """Of all images the pooled field (n, d_enc) and the rate curve (n, knots), on the CPU."""
+) -> _Looks:
+    """At all images, a batch at a time."""
     pooled: list[Tensor] = []
     curves: list[Tensor] = []
+    outlines: list[Tensor] = []
     done = 0
     for images in _batches(tokenizer, source, batch, loading_workers):
         field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
         z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
         pooled.append(field.mean(dim=1).cpu())
         curves.append(rate_curves(tokenizer, z_q, field, config).cpu())
+        if config.zoom is not None:
+            outlines.append(outlines_of(tokenizer.teacher, images, config.zoom).cpu())
         done += len(images)
         if watch is not None:
             watch(done, len(source))
-    return torch.cat(pooled), torch.cat(curves)
+    return _Looks(torch.cat(pooled), torch.cat(curves), torch.cat(outlines) if outlines else None)
 
 
 def _batches(
@@ -142,13 +168,19 @@ def _batches(
     )
 
 
-def _targets(curves: Tensor, config: CurriculumConfig, k: int) -> Tensor:
-    """(n,): what the oracle `price` asks for, at the price that makes `oracle_scale` k the mean."""
+def _targets(looks: _Looks, config: CurriculumConfig, k: int) -> Tensor:
+    """(n,): what the oracle asks for, at the price that makes `oracle_scale` k the mean.
+
+    With `outlines` the price is what has the mean length of them.
+    """
     knots, goal = knot_lengths(config, k), config.oracle_scale * k
 
     def at(log_price: float) -> Tensor:
         price = torch.tensor(log_price).exp()
-        found = cheapest_lengths(curves, knots, price, config.price_per)
+        if looks.outlines is not None:
+            found = looks.outlines / price * goal
+        else:
+            found = cheapest_lengths(looks.curves, knots, price, config.price_per)
         return clipped(contrasted(found, config, k), config, k)
 
     return at(_where(lambda log_price: at(log_price).mean().item() - goal, -40.0, 10.0))
