@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole CLEVR study of docs/clevr.md, some rows at a time on one GPU: while one compiles, others
-# train. Started again, it goes on with the rows that are missing.
+# train. With --small the one for a CPU: the curricula that the paper's is set beside, three seeds
+# each. Started again, it goes on with the rows that are missing.
 # TEACHER   folder of a network, or `tiny`
 # CLEVR     spec of Blender's scenes to report on as well
 # SCENES    to train on, 49152 unless it says otherwise, or 4096 with --small
@@ -11,13 +12,18 @@
 set -euo pipefail
 : "${TEACHER:?give a folder such as /nets/vits14-focus, or tiny}"
 here="$(dirname "$0")"
+teacher="$(basename "$TEACHER")"
 if [[ " $* " == *" --small "* ]]; then
     out="${OUT:-runs/clevr-small}" scenes="${SCENES:-4096}"
+    all=""
+    for seed in 0 1 2; do
+        for row in 64 ceiling tolerance price distillation outlines; do
+            all+="$row --seed $seed"$'\n'
+        done
+    done
 else
     out="${OUT:-runs/clevr}" scenes="${SCENES:-49152}"
-fi
-teacher="$(basename "$TEACHER")"
-rows="${ROWS:-32
+    all="32
 64
 64 --seed 1
 64 --teacher tiny
@@ -36,9 +42,9 @@ together
 refitted
 outlines
 outlines --seed 1
-outlines --teacher tiny
-rate-halved
-rate-doubled}"
+outlines --teacher tiny"
+fi
+rows="${ROWS:-$all}"
 if [[ "$teacher" == tiny ]]; then # then it is no other row
     rows="$(grep -v -e '--teacher tiny' <<<"$rows")"
 fi
