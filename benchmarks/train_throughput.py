@@ -146,7 +146,9 @@ def measure_preset(
     source = make_source(preset, setting, where)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    stepper = Stepper(tokenizer, source.field_of, recipe, device=where)
+    stepper = Stepper(
+        tokenizer, source.field_of, recipe, device=where, outlines_of=source.outlines_of
+    )
     if arguments.no_graph:
         stepper.graphed = False
     phases = {1: 1}
@@ -216,10 +218,12 @@ def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source
         name = model.teacher.name
         teacher = load_teacher(name if ":" in name else f"random:{name}").to(where)
         function = compiled_teacher(teacher, where.type == "cuda" and training.compile != "off")
-        return ResidentImageSource(images, function, training, Workers(), device=where)
+        zoom = preset.curriculum.zoom
+        return ResidentImageSource(images, function, training, Workers(), device=where, zoom=zoom)
     shape = (count, 2, model.grid**2, model.teacher.width)
     fields = torch.randn(shape, device=where, dtype=torch.bfloat16)
-    return FieldSource(fields, training, Workers(), device=where)
+    outlines = torch.rand(shape[:2], device=where)
+    return FieldSource(fields, training, Workers(), device=where, outlines=outlines)
 
 
 def timed(take: Callable[[], None], budget: float, where: torch.device) -> float:

@@ -78,6 +78,11 @@ def follow(rows: Sequence[Row]) -> Iterator[Block]:
     def line(name: str, each: Mapping[str, Any]) -> list[str]:
         return [name, *(tables.interval(each[key]) for key in header[1:])]
 
+    if unknown := {name for said in found["fields"].values() for name in said} - {*FIELDS_TELL}:
+        raise DataError(
+            f"{FOLLOWED.name} is older than the page: it tells of {', '.join(sorted(unknown))}.",
+            "Run benchmarks/what_lengths_follow.py again.",
+        )
     kept = [row for row in rows if row.name in found["rows"]]
     for row in kept:
         now = tables.followed(row.parts[HELD_OUT, "rate"])["chosen"]

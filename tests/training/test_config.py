@@ -124,6 +124,13 @@ def test_a_fixed_length_beyond_the_model_is_refused():
         load_preset("strop-nano", {"curriculum.fixed_length": at_most + 1})
 
 
+def test_outlines_take_two_locations_at_least():
+    asked = {"model.image_size": 16, "curriculum.oracle": "outlines"}
+    assert load_preset("strop-nano", {**asked, "curriculum.oracle_zoom": 2}).curriculum.zoom == 2
+    with pytest.raises(ConfigError, match=r"an image of 16 px is one location.*larger zoom"):
+        load_preset("strop-nano", {**asked, "curriculum.oracle_zoom": 1})
+
+
 def test_overrides_reach_every_table():
     preset = load_preset(
         "strop-nano",

@@ -159,6 +159,20 @@ def test_outlines_are_those_of_the_enlarged_image(teacher):
     assert outlines_of(teacher, image, 2).tolist() == pytest.approx(expected.tolist())
 
 
+def test_a_large_batch_is_looked_at_in_parts(teacher, monkeypatch):
+    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8)
+    seen = []
+
+    def watched(part, zoom):
+        seen.append(len(part))
+        return teacher(part, zoom)
+
+    whole = outlines_of(watched, images, 2)
+    monkeypatch.setattr(features, "_LOCATIONS_AT_ONCE", 40)  # two images of 4 by 4
+    assert outlines_of(watched, images, 2).tolist() == pytest.approx(whole.tolist(), rel=1e-4)
+    assert seen == [5, 2, 2, 1]
+
+
 def test_a_cache_that_does_not_fit_is_refused_by_name(tmp_path):
     cache = cached(tmp_path / "cache.safetensors")
     cache.check(tiny_config(), TrainingConfig())
@@ -336,9 +350,8 @@ def test_a_mirror_image_has_the_outlines_of_the_image_and_a_view_its_own(picture
 
 def test_lengths_that_go_by_outlines_train_from_images_however_they_are_kept(pictures, tmp_path):
     curriculum = {"oracle": "outlines", "oracle_zoom": 2}
-    preset = tiny_preset(
-        model=picture_config(), curriculum=curriculum, steps=8, batch=4, held_out=1
-    )
+    plan = {"steps": 8, "batch": 4, "held_out": 1, "flip": False}
+    preset = tiny_preset(model=picture_config(), curriculum=curriculum, **plan)
     spec = f"folder:{pictures}?limit=5"
     runs = {
         cache: train(preset, spec, cache=where, out=tmp_path / cache)
@@ -350,10 +363,14 @@ def test_lengths_that_go_by_outlines_train_from_images_however_they_are_kept(pic
     }
     for name, value in runs["memory"].tokenizer.state_dict().items():
         assert torch.equal(value, runs["file"].tokenizer.state_dict()[name]), name
+    spreads = []
     for cache in runs:
         lines = read_metrics(tmp_path / cache / "metrics.jsonl")
-        targets = [line["target_length"] for line in lines if "target_length" in line]
-        assert targets[-1] == pytest.approx(7.5, rel=0.1), cache  # 0.75 of ten, on average
+        *_, last = (line for line in lines if "target_length" in line)
+        assert last["target_length"] == pytest.approx(7.5, rel=0.1), cache  # 0.75 of ten
+        spreads.append(last["target_length_spread"])
+    assert min(spreads) > 0.1
+    assert spreads == pytest.approx(spreads[:1] * 3, rel=0.1)
     with pytest.raises(ConfigError, match="the data are fields"):
         train(tiny_preset(curriculum=curriculum), tiny_fields(20))
 

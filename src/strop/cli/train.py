@@ -22,7 +22,7 @@ from strop.cli.console import (
     say,
 )
 from strop.config import flatten, to_dict
-from strop.curriculum import Per
+from strop.curriculum import CurriculumConfig, Per
 from strop.device import choose_device
 from strop.errors import ConfigError
 from strop.model.checkpoint import bundled_models, load
@@ -150,7 +150,7 @@ def train_lengths(
     ] = "token",
     zoom: Annotated[
         int, typer.Option(min=1, help="With outlines: how many times as large images are seen.")
-    ] = 4,
+    ] = CurriculumConfig.oracle_zoom,
     directions: Annotated[
         int, typer.Option(min=1, help="Principal directions of the pooled field to look at.")
     ] = 10,

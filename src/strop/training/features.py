@@ -10,7 +10,6 @@ teacher looked for the outlines.
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,13 +26,14 @@ from strop.data.stream import image_batches
 from strop.errors import FormatError, TrainingError
 from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.images import Fit
-from strop.model.teacher import Teacher
+from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
 from strop.model.tokenizer import TokenizerConfig
 from strop.training.config import TrainingConfig
 from strop.training.draws import uniform
 from strop.training.views import MIRROR, NUMBERS, random_views
 
 _KIND, _VERSION = "fields", 1
+_LOCATIONS_AT_ONCE = 16_384  # seen closer by, a batch may be more than memory or caches hold
 _HEADER = 4096  # fixed, so that it can be written once the number of images is known
 
 Progress = Callable[[int, int], None]
@@ -143,9 +143,10 @@ def compute_fields(
 
 def outlines_of(teacher: Callable[[Tensor, int], Tensor], images: Tensor, zoom: int) -> Tensor:
     """(B,): what the oracle `outlines` goes by, of square uint8 images (B, 3, H, H)."""
-    field = teacher(images, zoom)
-    side = math.isqrt(field.shape[1])
-    return total_variation(field.unflatten(1, (side, side)))
+    side = images.shape[-1] // PIXELS_PER_LOCATION * zoom
+    parts = images.split(max(_LOCATIONS_AT_ONCE // side**2, 1))
+    fields = (teacher(part, zoom).unflatten(1, (side, side)) for part in parts)
+    return torch.cat([total_variation(field) for field in fields])
 
 
 def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Tensor:

@@ -44,7 +44,10 @@ def describe(preset: Preset) -> dict[str, Any]:
     ends = (*curriculum.phase_ends, training.steps)
     phases = {name: (start, end) for name, start, end in zip(PHASES, starts, ends, strict=True)}
     name = model.teacher.name.removeprefix("random:")
+    zoom = preset.curriculum.zoom
+    look = f"outlines; without a cache, the teacher's look {zoom} times as close is not timed"
     return {
+        **({"oracle": look} if zoom is not None else {}),
         "trainable parameters": trainable,
         "teacher parameters": teacher_parameters(model.teacher.name),
         "phases": phases if curriculum.enabled else {"fixed length": (0, training.steps)},

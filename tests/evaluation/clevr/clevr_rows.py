@@ -31,7 +31,8 @@ def write_row(
     ssim: float | None = None,
 ) -> Path:
     """The folder of a row, as `recipes/clevr.py` leaves it."""
-    plan = load_preset(preset, {"training.batch": 512, "training.steps": 1000})
+    asked = {"model.teacher.name": teacher, "training.seed": seed}
+    plan = load_preset(preset, {"training.batch": 512, "training.steps": 1000, **asked})
     curve = [r2_whole] * LONGEST
     suites: dict[str, dict[str, Any]] = {
         "alignment": {

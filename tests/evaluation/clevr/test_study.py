@@ -147,7 +147,8 @@ def test_rows_of_several_seeds_are_summed_up(tmp_path: Path) -> None:
     assert ours["R² at its own lengths"] == "0.910 (0.900 to 0.920)"
     assert ours["at 32"] == "0.920 (0.910 to 0.930)"
     assert ours["Pearson r"] == "0.650 (0.600 to 0.700)"
-    assert ours["K since the handoff"] == "0.100 (0.100 to 0.100)"
+    assert ours["K since the handoff"] == "+0.1000 (+0.1000 to +0.1000)"
+    assert ours["gain of choosing"] == "+0.0022 (+0.0022 to +0.0022)"
     assert ours["regret to a search"] == "–"  # was not measured of these
     assert ours["better than the paper's"] == "–"
     assert trial["R² at its own lengths"] == "0.950 (0.920 to 0.990)"
@@ -155,6 +156,22 @@ def test_rows_of_several_seeds_are_summed_up(tmp_path: Path) -> None:
     assert trial["better than the paper's"] == "1 of 2"
     assert "ceiling" not in found
     assert found.startswith("The mean over seeds, and the least and the greatest, on 40 held-out")
+
+
+def test_other_budgets_and_teachers_are_no_other_seeds(tmp_path: Path) -> None:
+    for seed, suffix in ((0, ""), (1, "-seed1")):
+        write_row(tmp_path, f"64{suffix}", seed=seed, r2=0.8)
+        write_row(tmp_path, f"64-tiny{suffix}", seed=seed, r2=0.9, teacher="tiny")
+        write_row(tmp_path, f"price{suffix}", changes=PRICE, seed=seed)
+        write_row(tmp_path, f"price-tiny{suffix}", changes=PRICE, seed=seed, teacher="tiny")
+    longer = write_row(tmp_path / "longer", "64-seed2", seed=2, r2=0.5)
+    plan = json.loads((longer / "run.json").read_text(encoding="utf-8"))
+    plan["training"]["steps"] = 2000
+    (longer / "run.json").write_text(json.dumps(plan), encoding="utf-8")
+    rows = read_rows([*(path for path in tmp_path.iterdir() if path.name != "longer"), longer])
+    found = to_markdown(list(tables.over_seeds(rows)), tmp_path)
+    assert line_of(found, "`64`")[1:3] == ["2", "0.800 (0.800 to 0.800)"]
+    assert line_of(found, "`64-tiny`")[1:3] == ["2", "0.900 (0.900 to 0.900)"]
 
 
 def test_without_several_seeds_there_is_nothing_to_sum_up(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +19,7 @@ from strop.evaluation.page import Block, Points, Table, Text
 from strop.evaluation.paper import cells as paper_cells
 from strop.evaluation.parts import Part
 from strop.statistics import pearson
-from strop.training.preset import load_preset
+from strop.training.preset import Preset, load_preset
 
 COLUMNS = (
     "cosine",
@@ -236,16 +237,16 @@ def trials(rows: Sequence[Row]) -> Iterator[Block]:
             f"On {_images(some, kind, 'rate')} {told}, each interpreted at every length; the "
             f"correlation with the number of objects on all {_images(some, kind)}:"
         )
-        header = list(dict.fromkeys(name for cells in found for name in cells))
-        yield Table(header, [[cells.get(name, "–") for name in header] for cells in found])
+        yield _table(found)
 
 
 def over_seeds(rows: Sequence[Row]) -> Iterator[Block]:
     """Trials and the paper's rows that were trained with several seeds, on held-out scenes."""
     some = tried(rows, HELD_OUT)
-    same: dict[tuple[str, str], list[Row]] = {}
+    same: dict[tuple[str, Preset], list[Row]] = {}
     for row in some:
-        same.setdefault((row.facts["row"], row.facts["teacher"]), []).append(row)
+        any_seed = replace(row.plan, training=replace(row.plan.training, seed=0))
+        same.setdefault((row.facts["row"], any_seed), []).append(row)
     groups = [group for group in same.values() if len(group) > 1]
     if not groups:
         return
@@ -254,43 +255,52 @@ def over_seeds(rows: Sequence[Row]) -> Iterator[Block]:
         f"The mean over seeds, and the least and the greatest, on {rated} {DATA[HELD_OUT]}; the "
         f"correlation on all {all_of_them}:"
     )
-    lines = [_over(group, some) for group in groups]
-    yield Table(list(lines[0]), [list(cells.values()) for cells in lines])
+    yield _table([_over(group, some) for group in groups])
+
+
+def _table(found: list[dict[str, str]]) -> Table:
+    """Of cells by the names of their columns, which not every row need have."""
+    header = list(dict.fromkeys(name for cells in found for name in cells))
+    return Table(header, [[cells.get(name, "–") for name in header] for cells in found])
 
 
 def _over(group: list[Row], rows: list[Row]) -> dict[str, str]:
     """The cells of rows that differ in their seed alone."""
+    name = group[0].name.removesuffix(f"-seed{group[0].facts['seed']}")
     rates = [row.parts[HELD_OUT, "rate"] for row in group]
     values = [rate["values"] for rate in rates]
-    found = {
-        "R² at its own lengths": ([each["r2"] for each in values], 3),
+    found: dict[str, tuple[list[float | None], str]] = {
+        "R² at its own lengths": ([each["r2"] for each in values], ".3f"),
         **{
-            f"at {length}": ([rate["curve"]["r2"][length - 1] for rate in rates], 3)
+            f"at {length}": ([rate["curve"]["r2"][length - 1] for rate in rates], ".3f")
             for length in _forced(rates[0]["curve"]["r2"])
         },
-        "K since the handoff": ([row.since_handoff for row in group], 3),
-        "mean length": ([each["length_mean"] for each in values], 1),
-        "Pearson r": ([row.correlation(HELD_OUT) for row in group], 3),
-        "gain of choosing": ([each["regret_r2_fixed"] - each["regret_r2"] for each in values], 4),
-        "regret to a search": ([each.get("regret_r2_search") for each in values], 4),
+        "K since the handoff": ([row.since_handoff for row in group], "+.4f"),
+        "mean length": ([each["length_mean"] for each in values], ".1f"),
+        "Pearson r": ([row.correlation(HELD_OUT) for row in group], ".3f"),
+        "gain of choosing": (
+            [each["regret_r2_fixed"] - each["regret_r2"] for each in values],
+            "+.4f",
+        ),
+        "regret to a search": ([each.get("regret_r2_search") for each in values], ".4f"),
     }
     verdicts = [_verdict(row, rows) for row in group]
     judged = [verdict for verdict in verdicts if verdict != "–"]
     better = f"{judged.count('yes')} of {len(judged)}" if judged else "–"
     return {
-        "": f"`{group[0].facts['row']}`",
+        "": f"`{name}`",
         "runs": str(len(group)),
-        **{name: _spanned(_numbers(each), digits) for name, (each, digits) in found.items()},
+        **{what: _spanned(_numbers(each), form) for what, (each, form) in found.items()},
         "better than the paper's": better,
     }
 
 
-def _spanned(values: list[float], digits: int) -> str:
+def _spanned(values: list[float], form: str) -> str:
     """A mean with the least and the greatest."""
     if not values:
         return "–"
-    least, greatest = (_number(end, digits) for end in (min(values), max(values)))
-    return f"{_number(math.fsum(values) / len(values), digits)} ({least} to {greatest})"
+    mean = math.fsum(values) / len(values)
+    return f"{mean:{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def _forced(curve: Sequence[float]) -> list[int]:
