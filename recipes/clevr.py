@@ -103,7 +103,8 @@ CONTRAST = {
     "curriculum.handoff_ceiling": 0.5,
 }
 RESIDUE = {**PRICE, "curriculum.oracle": "residue", "curriculum.handoff_ceiling": 0.5}
-OUTLINES = {**CEILING, "curriculum.oracle": "outlines", "curriculum.oracle_scale": 0.57}
+HIGH_CEILING = {"curriculum.handoff_ceiling": 0.9}
+OUTLINES = {**HIGH_CEILING, "curriculum.oracle": "outlines", "curriculum.oracle_scale": 0.57}
 REFITTED = {**CEILING, "lengths.mean": 18, "lengths.per": "doubling", "lengths.contrast": 1.15}
 
 Row = tuple[str, dict[str, Any]]
@@ -119,6 +120,7 @@ PAPER: dict[str, Row] = {
 }
 TRIALS: dict[str, Row] = {
     "ceiling": ("clevr-64", CEILING),
+    "high-ceiling": ("clevr-64", HIGH_CEILING),
     "tolerance": ("clevr-64", {**RATES, "curriculum.oracle": "tolerance"}),
     "price": ("clevr-64", PRICE),
     "contrast": ("clevr-64", CONTRAST),

@@ -17,7 +17,7 @@ if [[ " $* " == *" --small "* ]]; then
     out="${OUT:-runs/clevr-small}" scenes="${SCENES:-4096}"
     all=""
     for seed in 0 1 2; do
-        for row in 64 ceiling tolerance price distillation outlines; do
+        for row in 64 ceiling high-ceiling tolerance price distillation outlines; do
             all+="$row --seed $seed"$'\n'
         done
     done
@@ -32,6 +32,7 @@ else
 128-fixed
 ceiling
 ceiling --seed 1
+high-ceiling
 tolerance
 price
 price --seed 1
