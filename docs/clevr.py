@@ -55,7 +55,7 @@ def block(
     if not found:
         return "Not measured yet."
     blocks = list(make(found))
-    path = IMAGES / f"{picture}.png"
+    path = _drawn(picture, small)
     if picture and path.is_file():
         blocks.append(Picture(path, figures.CAPTIONS[picture]))
     return to_markdown(blocks, DOCS).strip()
@@ -113,5 +113,10 @@ def follow(rows: Sequence[Row]) -> Iterator[Block]:
 
 def draw_figures() -> None:
     """Those that there are rows for."""
-    for name, figure in figures.draw_figures(rows()).items():
-        save_figure(figure, IMAGES / f"{name}.png")
+    for small in (False, True):
+        for name, figure in figures.draw_figures(rows(small)).items():
+            save_figure(figure, _drawn(name, small))
+
+
+def _drawn(picture: str, small: bool) -> Path:
+    return IMAGES / f"{'small-' if small else ''}{picture}.png"

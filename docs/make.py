@@ -517,7 +517,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "clevr_changes": partial(clevr.block, tables.changes),
     "clevr_trials": partial(clevr.block, tables.trials, "rate"),
     "clevr_small_settings": partial(clevr.block, tables.settings, small=True),
+    "clevr_small_changes": partial(clevr.block, tables.changes, small=True),
     "clevr_small": partial(clevr.block, tables.over_seeds, small=True),
+    "clevr_small_trials": partial(clevr.block, tables.trials, "rate", small=True),
+    "clevr_small_lengths": partial(clevr.block, tables.lengths, "lengths", small=True),
     **{
         f"study:{path.stem}": partial(study, path.stem)
         for path in sorted((RESULTS / "structure").glob("*.json"))

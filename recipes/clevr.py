@@ -31,6 +31,7 @@ from strop.evaluation.suites import evaluate
 from strop.files import read_json, write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
 from strop.training.decoder import train_decoder
+from strop.training.fields import data_name
 from strop.training.lengths import train_lengths
 from strop.training.loop import machine, train
 from strop.training.preset import load_preset
@@ -105,6 +106,7 @@ CONTRAST = {
 RESIDUE = {**PRICE, "curriculum.oracle": "residue", "curriculum.handoff_ceiling": 0.5}
 HIGH_CEILING = {"curriculum.handoff_ceiling": 0.9}
 OUTLINES = {**HIGH_CEILING, "curriculum.oracle": "outlines", "curriculum.oracle_scale": 0.57}
+CENTRED = {"model.quantizer.centred": True}
 REFITTED = {**CEILING, "lengths.mean": 18, "lengths.per": "doubling", "lengths.contrast": 1.15}
 
 Row = tuple[str, dict[str, Any]]
@@ -126,9 +128,11 @@ TRIALS: dict[str, Row] = {
     "contrast": ("clevr-64", CONTRAST),
     "residue": ("clevr-64", RESIDUE),
     "distillation": ("clevr-64", {**CEILING, "objective.distillation_weight": 0.5}),
-    "together": ("clevr-64", {**RESIDUE, "model.quantizer.centred": True}),
+    "together": ("clevr-64", {**RESIDUE, **CENTRED}),
     "refitted": ("clevr-64", REFITTED),
     "outlines": ("clevr-64", OUTLINES),
+    "centred": ("clevr-64", CENTRED),
+    "centred-outlines": ("clevr-64", {**OUTLINES, **CENTRED}),
 }
 ROWS = {**PAPER, **TRIALS}
 
@@ -179,7 +183,8 @@ def main() -> None:
                 parser.error(f"{folder} is there already: give --missing, or another --{option}")
 
     fields = fields_of(arguments)
-    for row in arguments.rows:
+    # First those that go by outlines: the file that they write does for the others, not vice versa.
+    for row in sorted(arguments.rows, key=lambda row: not by_outlines(row)):
         name = name_of(row, arguments)
         if is_done(Path(arguments.out) / name, arguments):
             err.print(f"{row}: its figures are there.")
@@ -237,10 +242,14 @@ def fields_of(arguments: argparse.Namespace) -> Path:
     """The file of fields for all rows that were asked for: with outlines, if one goes by them."""
     runs, teacher = Path(arguments.runs), Path(arguments.teacher).name
     outlined = runs / f"{teacher}-outlines.safetensors"
-    oracles = (ROWS[row][1].get("curriculum.oracle") for row in arguments.rows)
-    if "outlines" in oracles or outlined.exists():
+    if outlined.exists() or any(by_outlines(row) for row in arguments.rows):
         return outlined
     return runs / f"{teacher}.safetensors"
+
+
+def by_outlines(row: str) -> bool:
+    """Whether its targets are."""
+    return ROWS[row][1].get("curriculum.oracle") == "outlines"
 
 
 def train_row(row: str, fields: Path, arguments: argparse.Namespace) -> None:
@@ -310,12 +319,21 @@ def train_row(row: str, fields: Path, arguments: argparse.Namespace) -> None:
     }
     write_text(folder / "metrics.jsonl", (run / "metrics.jsonl").read_text(encoding="utf-8"))
     write_text(folder / "run.json", (run / "run.json").read_text(encoding="utf-8"))
-    if Path(arguments.teacher).is_dir():  # results name it by itself, not by where it lay
-        names = (arguments.teacher, teacher)
-        before, after = (json.dumps(name, ensure_ascii=False) for name in names)
-        for path in folder.rglob("*.json"):
-            write_text(path, path.read_text(encoding="utf-8").replace(before, after))
+    names = {arguments.clevr: data_name(arguments.clevr)} if arguments.clevr else {}
+    if Path(arguments.teacher).is_dir():
+        names[arguments.teacher] = teacher
+    call_by_names(folder, names)
     write_json(folder / FACTS, "clevr", 1, facts)  # the last: with it the row is done
+
+
+def call_by_names(folder: Path, names: dict[str, str]) -> None:
+    """In all results: networks and data are called by their names, not by where they lay."""
+    for path in folder.rglob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        for place, name in names.items():
+            before, after = (json.dumps(each, ensure_ascii=False) for each in (place, name))
+            text = text.replace(before, after)
+        write_text(path, text)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ if [[ " $* " == *" --small "* ]]; then
     out="${OUT:-runs/clevr-small}" scenes="${SCENES:-4096}"
     all=""
     for seed in 0 1 2; do
-        for row in 64 ceiling high-ceiling tolerance price distillation outlines; do
+        for row in 64 ceiling high-ceiling tolerance price distillation outlines centred \
+            centred-outlines; do
             all+="$row --seed $seed"$'\n'
         done
     done
@@ -43,7 +44,10 @@ together
 refitted
 outlines
 outlines --seed 1
-outlines --teacher tiny"
+outlines --teacher tiny
+centred
+centred-outlines
+centred-outlines --seed 1"
 fi
 rows="${ROWS:-$all}"
 if [[ "$teacher" == tiny ]]; then # then it is no other row

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from strop.data.scenes import write_scenes
 from strop.files import write_json
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -41,14 +42,19 @@ def test_only_blenders_scenes_are_reported_on_beside(tmp_path: Path) -> None:
 def test_a_row_whose_lengths_are_fitted_afterwards(tmp_path: Path) -> None:
     sizes = ("--scenes", "24", "--held-out", "12", "--steps", "8", "--batch", "4")
     folders = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
-    command = [sys.executable, str(RECIPES / "clevr.py"), "refitted", "--teacher", str(TINY)]
+    write_scenes(tmp_path / "made", 12, 128, split="val")
+    networks = ("--teacher", str(TINY), "--clevr", f"clevr:{tmp_path / 'made'}")
+    command = [sys.executable, str(RECIPES / "clevr.py"), "refitted", *networks]
     subprocess.run([*command, *sizes, *folders], check=True, capture_output=True, timeout=300)
     row = json.loads((tmp_path / "out" / "refitted-tiny" / "row.json").read_text())
     assert row["changes"]["lengths.mean"] == 18
     model = json.loads((tmp_path / "runs" / "refitted-tiny" / "model" / "config.json").read_text())
     assert model["about"]["lengths"].startswith("fitted anew to a mean of 18 tokens")
-    for path in (tmp_path / "out").rglob("*.json"):
-        assert str(TINY) not in path.read_text(), path
+    results = {path: path.read_text() for path in (tmp_path / "out").rglob("*.json")}
+    assert any('"clevr:made"' in text for text in results.values())
+    for path, text in results.items():
+        assert str(TINY) not in text, path
+        assert str(tmp_path) not in text, path
 
 
 @pytest.mark.slow
