@@ -51,7 +51,11 @@ centred-outlines --seed 1"
 fi
 rows="${ROWS:-$all}"
 if [[ "$teacher" == tiny ]]; then # then it is no other row
-    rows="$(grep -v -e '--teacher tiny' <<<"$rows")"
+    rows="$(grep -v -e '--teacher tiny' <<<"$rows" || true)"
+fi
+if [[ -z "$rows" ]]; then
+    echo "No rows are left: name those of tiny without --teacher where TEACHER is tiny." >&2
+    exit 2
 fi
 
 # Once for all rows, which would all make them otherwise; with outlines, which some of them ask for.

@@ -75,6 +75,16 @@ def test_a_small_row_has_the_same_curriculum_and_no_decoder(tmp_path: Path) -> N
     assert {*ours} - same == {"oracle", "oracle_scale", "handoff_ceiling"}
 
 
+def test_a_study_of_no_rows_says_so(tmp_path: Path) -> None:
+    rows = {"TEACHER": "tiny", "ROWS": "64 --teacher tiny", "OUT": str(tmp_path / "out")}
+    command = ["bash", str(RECIPES / "clevr.sh")]
+    environment = {**os.environ, **rows}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "No rows are left" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_the_whole_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     environment = {
