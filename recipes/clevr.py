@@ -83,8 +83,8 @@ SMALL_STEPS = {
     "training.learning_rate": 4e-3,
     "training.final_learning_rate": 2e-4,
 }
-# Trials that are asked for a mean length get the one that `64` comes to by itself at this size. And
-# of a small batch more has to be probed.
+# Trials that are asked for a mean length get about the one that `64` comes to by itself at this
+# size, with its first seed. And of a small batch more has to be probed.
 SMALL = Size(
     {**FAST, **SMALL_MODEL, **SMALL_STEPS},
     {"curriculum.oracle_scale": 0.45, "curriculum.probe_fraction": 0.25},
@@ -182,13 +182,15 @@ def main() -> None:
             if folder.exists() and not arguments.missing:
                 parser.error(f"{folder} is there already: give --missing, or another --{option}")
 
-    fields = fields_of(arguments)
+    done = [row for row in arguments.rows if is_done(row, arguments)]
+    for row in done:
+        err.print(f"{row}: its figures are there.")
     # First those that go by outlines: the file that they write does for the others, not vice versa.
-    for row in sorted(arguments.rows, key=lambda row: not by_outlines(row)):
+    missing = (row for row in arguments.rows if row not in done)
+    rows = sorted(missing, key=lambda row: not by_outlines(row))
+    fields = fields_of(rows, arguments)
+    for row in rows:
         name = name_of(row, arguments)
-        if is_done(Path(arguments.out) / name, arguments):
-            err.print(f"{row}: its figures are there.")
-            continue
         for option in ("runs", "out"):  # of a row that was broken off, whose times would be wrong
             put_aside(Path(getattr(arguments, option)) / name)
         torch.compiler.reset()  # a function keeps eight compiled versions at most
@@ -210,8 +212,9 @@ def fill_in(arguments: argparse.Namespace) -> None:
     arguments.out = arguments.out or str(Path(arguments.runs) / "results")
 
 
-def is_done(figures: Path, arguments: argparse.Namespace) -> bool:
+def is_done(row: str, arguments: argparse.Namespace) -> bool:
     """Whether a row's figures are there. They must be of a run such as is asked for."""
+    figures = Path(arguments.out) / name_of(row, arguments)
     if not (figures / FACTS).is_file():
         return False
     facts = read_json(figures / FACTS, "clevr", 1)
@@ -238,11 +241,11 @@ def name_of(row: str, arguments: argparse.Namespace) -> str:
     return "-".join([*parts, *([f"seed{arguments.seed}"] if arguments.seed else [])])
 
 
-def fields_of(arguments: argparse.Namespace) -> Path:
-    """The file of fields for all rows that were asked for: with outlines, if one goes by them."""
+def fields_of(rows: list[str], arguments: argparse.Namespace) -> Path:
+    """The file of fields for all of these rows: with outlines, if one goes by them."""
     runs, teacher = Path(arguments.runs), Path(arguments.teacher).name
     outlined = runs / f"{teacher}-outlines.safetensors"
-    if outlined.exists() or any(by_outlines(row) for row in arguments.rows):
+    if outlined.exists() or any(by_outlines(row) for row in rows):
         return outlined
     return runs / f"{teacher}.safetensors"
 

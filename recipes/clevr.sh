@@ -53,7 +53,7 @@ rows="${ROWS:-$all}"
 if [[ "$teacher" == tiny ]]; then # then it is no other row
     rows="$(grep -v -e '--teacher tiny' <<<"$rows" || true)"
 fi
-if [[ -z "$rows" ]]; then
+if [[ "$rows" != *[![:space:]]* ]]; then
     echo "No rows are left: name those of tiny without --teacher where TEACHER is tiny." >&2
     exit 2
 fi

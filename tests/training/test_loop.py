@@ -259,8 +259,13 @@ def test_before_the_first_step_signals_do_what_they_always_do():
         def close(self):
             seen.append("closed")
 
-    with pytest.raises(KeyboardInterrupt):
-        train(tiny_preset(steps=3), tiny_fields(60), callbacks=[Impatience()])
+    # A shell starts what runs in the background with this signal ignored.
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_preset(steps=3), tiny_fields(60), callbacks=[Impatience()])
+    finally:
+        signal.signal(signal.SIGINT, outside)
     assert seen == [before, "closed"]
 
 
