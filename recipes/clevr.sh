@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The whole CLEVR study of docs/clevr.md, some rows at a time on one GPU: while one compiles, others
 # train. With --small the one for a CPU: the curricula that the paper's is set beside, three seeds
-# each, and the last of them on another teacher. Started again, it goes on with the rows that are missing.
+# each, and two of them on another teacher. Started again, it goes on with the rows that are missing.
 # TEACHER   folder of a network, or `tiny`
 # CLEVR     spec of Blender's scenes to report on as well
 # SCENES    to train on, 49152 unless it says otherwise, or 4096 with --small
