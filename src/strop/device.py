@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from strop.errors import ConfigError
+
+RESIDENT_SHARE = 0.6
+"""The share of a GPU's free memory that a cached tensor may take."""
 
 
 def check_device(device: str | torch.device | None) -> str | torch.device | None:
@@ -32,3 +41,34 @@ def check_device(device: str | torch.device | None) -> str | torch.device | None
 def choose_device(device: str | torch.device | None) -> str | torch.device:
     """`device` if it was given and exists; else a GPU if there is one."""
     return check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def fits_on(device: torch.device, nbytes: int) -> bool:
+    """Whether `nbytes` may stay on `device`: always on a CPU, within a share of a GPU's memory."""
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return nbytes <= RESIDENT_SHARE * free
+
+
+def to_device_if_fits(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on `device` if it fits there, else where it is."""
+    return tensor.to(device) if fits_on(device, tensor.nbytes) else tensor
+
+
+def describe_machine(device: torch.device | str) -> dict[str, Any]:
+    """What a reader needs to judge a measurement: device, cores and versions."""
+    device = torch.device(device)
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in ("strop", "torch", "transformers", "numpy")},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "not installed"

@@ -83,6 +83,28 @@ class TokenizerConfig:
         return self.max_length * math.log2(self.quantizer.codes)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoding:
+    """Everything a tokenizer computes on the way from B images to their programs.
+
+    field      (B, S, d_enc) float32, the teacher's, in the teacher's own scale
+    raw        (B, K, d) the generator's tokens
+    z          (B, K, d_c) float32, raw tokens projected onto the unit sphere
+    codes      (B, K) int64
+    z_q        (B, K, d_c) float32, the code vectors
+    predicted  (B,) float32, lengths as predicted: real numbers in (0, K)
+    lengths    (B,) int64, rounded and clipped to [1, K]
+    """
+
+    field: Tensor
+    raw: Tensor
+    z: Tensor
+    codes: Tensor
+    z_q: Tensor
+    predicted: Tensor
+    lengths: Tensor
+
+
 class Tokenizer(
     nn.Module,
     ModelHubMixin,
@@ -274,6 +296,37 @@ class Tokenizer(
         chunks = self._chunks(images, batch)
         return torch.cat([self._scaled_field(chunk) / scale for chunk in chunks])
 
+    @torch.no_grad()
+    def analyse(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Encoding:
+        """Images to everything the model computes from them; see `encode` for what images may be.
+
+        All parts stay on the model's device: for a large dataset, call it batch by batch.
+        """
+        parts = [self._analyse(self._scaled_field(part)) for part in self._chunks(images, batch)]
+        return _joined(parts)
+
+    @torch.no_grad()
+    def analyse_field(self, field: Tensor, *, batch: int = 64) -> Encoding:
+        """Like `analyse`, from fields `(B, S, d_enc)` in the teacher's scale."""
+        scale = self.config.teacher.scale
+        parts = [self._analyse(part.to(self.device).float() * scale) for part in field.split(batch)]
+        return _joined(parts)
+
+    def _analyse(self, scaled: Tensor) -> Encoding:
+        with self._autocast():
+            raw = self.generator(scaled)
+            quantized = self.quantizer(raw)
+            predicted = self.length_head(scaled)
+        return Encoding(
+            field=scaled / self.config.teacher.scale,
+            raw=raw,
+            z=quantized.z,
+            codes=quantized.codes,
+            z_q=quantized.z_q,
+            predicted=predicted,
+            lengths=whole_lengths(predicted, self.config.max_length),
+        )
+
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 images `(B, 3, H, H)` to all codes `(B, K)` and predicted lengths `(B,)`.
 
@@ -449,6 +502,11 @@ def _check_positive(config: Any, where: str) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if type(number) in (int, float) and not 0 < number < math.inf:
                 raise ConfigError(f"{where}{each.name} is {number}.", "Give a number above 0.")
+
+
+def _joined(parts: Sequence[Encoding]) -> Encoding:
+    names = [each.name for each in fields(Encoding)]
+    return Encoding(**{n: torch.cat([getattr(part, n) for part in parts]) for n in names})
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:

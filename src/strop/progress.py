@@ -1,0 +1,12 @@
+"""How long jobs report progress: a callback, which the command line draws as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a task, how many items are done and how many there are."""
+
+
+def no_progress(task: str, done: int, total: int) -> None:
+    """Report nothing."""
