@@ -29,13 +29,6 @@ class Preset:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def __post_init__(self) -> None:
-        zoom = self.curriculum.zoom
-        if zoom is not None and self.model.grid * zoom < 2:
-            raise ConfigError(
-                f"At curriculum.oracle_zoom = {zoom} an image of {self.model.image_size} px is one "
-                "location, which has no neighbours.",
-                "Give a larger zoom.",
-            )
         fixed, k = self.curriculum.fixed_length, self.model.max_length
         if fixed is not None and fixed > k:
             raise ConfigError(
