@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from strop.data import ScenesDataset
 from strop.data.record import Dataset
-from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.data.stream import image_batches
 from strop.evaluation.alignment import align

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.data.stream import checked_images, image_batches, record_batches
 from strop.data.subset import subset

@@ -4,6 +4,7 @@ from strop.data.check import CheckReport, check_dataset
 from strop.data.loader import Loader, epoch_order
 from strop.data.pack import PackReport, pack_dataset
 from strop.data.record import VOID, Batch, BatchDataset, Dataset, Record, stack
+from strop.data.rendered import ScenesDataset, write_scenes
 from strop.data.spec import KINDS, Spec, open_dataset, parse_spec
 from strop.data.transforms import crop, fit_record, flip, squash
 
@@ -17,6 +18,7 @@ __all__ = [
     "Loader",
     "PackReport",
     "Record",
+    "ScenesDataset",
     "Spec",
     "check_dataset",
     "crop",
@@ -28,4 +30,5 @@ __all__ = [
     "parse_spec",
     "squash",
     "stack",
+    "write_scenes",
 ]

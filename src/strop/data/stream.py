@@ -11,7 +11,7 @@ from torch import Tensor
 
 from strop.data.loader import Loader
 from strop.data.record import Batch, Dataset, stack
-from strop.data.scenes import ScenesDataset
+from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize
 from strop.errors import DataError
 from strop.images import Fit
