@@ -90,7 +90,8 @@ class Batch:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         parts = {name: getattr(self, name) for name in ("images", "indices", *PARTS)}
-        return replace(self, **{n: function(p) for n, p in parts.items() if p is not None})
+        mapped: dict[str, Any] = {n: function(p) for n, p in parts.items() if p is not None}
+        return replace(self, **mapped)
 
 
 @runtime_checkable
