@@ -63,7 +63,7 @@ def test_a_model_is_described_without_its_teacher(
     assert facts["total_parameters"] is None
     assert facts["trainable_parameters"] == tokenizer.trainable_parameters
     shown = CliRunner().invoke(app, ["info", name], env={"COLUMNS": "200"}).stdout
-    assert "unknown (teacher not here)" in shown
+    assert "unknown (teacher not found)" in shown
     assert "model[b]" in shown
 
 

@@ -158,12 +158,7 @@ class Engine:
 
     def _analyse_batch(self, squares: list[Tensor]) -> list[AnalysedImage]:
         result = self._compute(self.tokenizer.analyse, torch.stack(squares))
-        program = Program(
-            codes=result.codes,
-            lengths=result.lengths,
-            codebook_size=self.config.quantizer.codes,
-            model=self.tokenizer.fingerprint,
-        )
+        program = self.tokenizer.to_program(result)
         return [
             AnalysedImage(
                 program=program[row : row + 1],
