@@ -224,7 +224,7 @@ def test_a_broken_image_is_told_and_the_old_one_stays(visit, folder, tmp_path):
     before = codes(page)
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and nothing more")
     drop(page, tmp_path / "broken.png")
-    expect(page.get_by_role("alert")).to_contain_text("no image")
+    expect(page.get_by_role("alert")).to_contain_text("not an image")
     expect(page.locator("#image")).to_have_attribute("alt", "first.png")
     assert codes(page) == before
     page.get_by_role("button", name="Dismiss").click()

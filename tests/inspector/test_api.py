@@ -171,9 +171,9 @@ def test_without_a_folder_the_gallery_is_drawn(tokenizer, monkeypatch):
     monkeypatch.setattr(galleries, "SCENES", 2)
     gallery = galleries.Gallery(Engine(tokenizer))
     gallery.wait()
-    assert [picture.name for picture in gallery.pictures] == ["scene 0", "scene 1"]
+    assert [image.name for image in gallery.images] == ["scene 0", "scene 1"]
     expected = tokenizer.encode(ScenesDataset(2, size=64).images(range(2)))
-    assert strop.Program.cat([p.program for p in gallery.pictures]) == expected
+    assert strop.Program.cat([image.program for image in gallery.images]) == expected
 
 
 def test_a_program_goes_to_a_file_and_back(client, encoded, tmp_path):
@@ -216,7 +216,7 @@ def test_what_is_no_image_is_refused_by_its_content(client, content):
     image = base64.b64encode(content).decode()
     answer = client.post("/api/encode", json={"image": image})
     assert answer.status_code == 422
-    assert "no image" in answer.json()["problem"]
+    assert "not an image" in answer.json()["problem"]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_constant_field_has_colours_too():
 
 def test_clusters_find_planted_groups_and_carry_over():
     field, group = planted()
-    found, carried = clusters(field, [1.7 * field.flip(0)], k=4)
+    found, carried = clusters(field, 1.7 * field.flip(0), k=4)
     for each in range(4):
         assert len(found[group == each].unique()) == 1
     assert len(found.unique()) == 4

@@ -318,6 +318,15 @@ class Tokenizer(
         parts = [self._analyse(part.to(self.device).float() * scale) for part in field.split(batch)]
         return _joined(parts)
 
+    def to_program(self, encoding: Encoding) -> Program:
+        """The program of an encoding at its predicted lengths."""
+        return Program(
+            codes=encoding.codes,
+            lengths=encoding.lengths,
+            codebook_size=self.config.quantizer.codes,
+            model=self.fingerprint,
+        )
+
     def _analyse(self, scaled: Tensor) -> Encoding:
         with self._autocast():
             raw = self.generator(scaled)
