@@ -235,6 +235,20 @@ class Program:
             flat_erased[row, :length] = flat_erased[row, wanted]
         return self._edited(codes=codes, erased=erased)
 
+    def check_fits(self, codebook_size: int, capacity: int) -> None:
+        """Refuse what a model with this codebook size and this K cannot read."""
+        if self.codebook_size != codebook_size:
+            raise ProgramError(
+                f"The program's codebook has {self.codebook_size} codes, this model's "
+                f"{codebook_size}.",
+                "Interpret it with the model that wrote it (--model on the command line).",
+            )
+        if self.capacity > capacity:
+            raise ProgramError(
+                f"The program has room for {self.capacity} codes, this model reads {capacity}.",
+                "Interpret it with the model that wrote it.",
+            )
+
     # Files.
 
     def save(self, path: PathLike) -> None:

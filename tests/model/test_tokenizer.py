@@ -331,7 +331,7 @@ def test_a_mean_length_is_met_over_the_batch(tokenizer, images, program):
         rated = tokenizer.encode(images, mean_length=mean)
         assert int(rated.lengths.sum()) == round(6 * mean)
         assert torch.equal(rated.codes, program.codes)
-    order = tokenizer(images)[1].argsort()
+    order = tokenizer(images).predicted.argsort()
     assert (tokenizer.encode(images, mean_length=6).lengths[order].diff() >= 0).all()
 
 
