@@ -60,8 +60,8 @@ def studied(page):
     page.wait_for_function(
         """() => {
             const chips = [...document.querySelectorAll("#chips .chip:not(.cut):not(.erased)")];
-            const told = chips.every((chip) => chip.ariaLabel.includes("holds up"));
-            return chips.length && (told || chips.length === 1);
+            const studied = chips.every((chip) => chip.ariaLabel.includes("effect"));
+            return chips.length && (studied || chips.length === 1);
         }"""
     )
 
@@ -165,12 +165,12 @@ def test_hovering_and_focusing_show_what_a_token_holds_up(visit, folder):
     page = dropped(visit, folder)
     assert overlay(page) == ""
     chip(page, 2).hover()
-    assert overlay(page) == "Held up by token 2"
-    expect(page.locator("#token-told")).to_contain_text("holds up 0.")
+    assert overlay(page) == "Erasure map of token 2"
+    expect(page.locator("#token-text")).to_contain_text("changes the field by 0.")
     page.mouse.move(5, 5)
     assert overlay(page) == ""
     chip(page, 1).focus()
-    assert overlay(page) == "Held up by token 1"
+    assert overlay(page) == "Erasure map of token 1"
     painted = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, 4, 4).data).size"
     assert page.locator("#overlay").evaluate(painted) > 4
 
@@ -187,7 +187,7 @@ def test_a_click_erases_and_undo_restores(visit, folder):
     expect(page.locator("#r2")).to_have_text(before)
     page.keyboard.press("Control+y")
     expect(page.locator("#r2")).to_have_text(after)
-    page.get_by_role("button", name="As encoded").click()
+    page.get_by_role("button", name="Reset").click()
     expect(page.locator("#r2")).to_have_text(before)
 
 
@@ -241,7 +241,7 @@ def test_tokens_move_and_swap(visit, folder):
     page.keyboard.press("Control+z")
     chip(page, 0).click(modifiers=["Shift"])
     chip(page, 2).click(modifiers=["Shift"])
-    expect(page.locator("#pair-told")).to_contain_text("synergy")
+    expect(page.locator("#pair-text")).to_contain_text("synergy")
     expect(page.locator("#overlay")).to_have_attribute("data-map", "Synergy of 0 and 2")
     page.get_by_role("button", name="Swap them").click()
     assert codes(page)[:3] == [before[2], before[1], before[0]]
@@ -265,7 +265,7 @@ def test_a_patch_names_the_tokens_that_hold_it_up(visit, folder, tokenizer):
     page = dropped(visit, folder)
     box = page.locator("#patches").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.4)
-    expect(page.locator("#patch-told")).to_have_text("Row 1, column 2 is held up by")
+    expect(page.locator("#patch-text")).to_have_text("Row 1, column 2: tokens with the largest effect")
     program = tokenizer.encode(str(folder / "first.png"))
     maps = strop.erasure(tokenizer, program)[0, : int(program.lengths), 1, 2]
     ranked = [f"token {k}" for k in maps.argsort(descending=True).tolist()[:6]]
@@ -278,7 +278,7 @@ def test_a_code_page_shows_where_else_it_appears(visit, folder):
     expect(page.locator("#image")).to_have_attribute("alt", "0.png")
     ready(page)
     chip(page, 0).focus()
-    page.get_by_role("button", name="Where else?").click()
+    page.get_by_role("button", name="Find in gallery").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator("li").first).to_contain_text("0.png, token")
     assert f"code={codes(page)[0]}" in page.url
@@ -399,7 +399,7 @@ def test_the_address_holds_the_state(visit, folder):
     expect(page.locator("#r2")).to_have_text(shown[2])
     assert (codes(page), length(page)) == shown[:2]
     expect(chip(page, 1)).to_have_class(re.compile("erased"))
-    assert overlay(page) == "Held up by token 0"
+    assert overlay(page) == "Erasure map of token 0"
 
 
 def test_for_somebody_else_the_program_of_an_image_is_there_without_it(visit, folder):
@@ -416,10 +416,10 @@ def test_a_shared_address_of_a_scene_shows_the_same(visit):
     page = visit("#scene=4.2")
     chip(page, 0).click(modifiers=["Shift"])
     chip(page, 2).click(modifiers=["Shift"])
-    expect(page.locator("#pair-told")).to_contain_text("synergy")
-    told = page.locator("#pair-told").text_content()
+    expect(page.locator("#pair-text")).to_contain_text("synergy")
+    told = page.locator("#pair-text").text_content()
     other = visit("#" + page.url.split("#")[1])
-    expect(other.locator("#pair-told")).to_have_text(told)
+    expect(other.locator("#pair-text")).to_have_text(told)
 
 
 # Everybody.
@@ -454,7 +454,7 @@ def test_everything_by_keyboard_alone(visit, folder, tokenizer):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     expect(chip(page, 2)).to_be_focused()
-    expect(page.locator("#overlay")).to_have_attribute("data-map", "Held up by token 2")
+    expect(page.locator("#overlay")).to_have_attribute("data-map", "Erasure map of token 2")
     page.keyboard.press("Delete")
     expect(chip(page, 2)).to_have_class(re.compile("erased"))
     page.keyboard.press("Control+z")
@@ -463,7 +463,7 @@ def test_everything_by_keyboard_alone(visit, folder, tokenizer):
     page.keyboard.press("Space")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Space")
-    expect(page.locator("#pair-told")).to_contain_text("Tokens 2 and 3: synergy")
+    expect(page.locator("#pair-text")).to_contain_text("Tokens 2 and 3: synergy")
     before = codes(page)
     page.keyboard.press("s")
     assert codes(page)[2:4] == [before[3], before[2]]
@@ -476,7 +476,7 @@ def test_everything_by_keyboard_alone(visit, folder, tokenizer):
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    expect(page.locator("#patch-told")).to_have_text("Row 1, column 1 is held up by")
+    expect(page.locator("#patch-text")).to_have_text("Row 1, column 1: tokens with the largest effect")
 
 
 def test_a_phone_shows_it_all_without_scrolling_sideways(visit, folder):
@@ -484,7 +484,7 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(visit, folder):
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= PHONE["width"]
     chip(page, 1).tap()  # a finger cannot hover, so a tap selects
-    expect(page.locator("#overlay")).to_have_attribute("data-map", "Held up by token 1")
+    expect(page.locator("#overlay")).to_have_attribute("data-map", "Erasure map of token 1")
     expect(page.locator("#overlay")).to_be_in_viewport()
     small = page.locator("button:visible, a:visible").evaluate_all(
         """all => all.filter((each) => !each.classList.contains("skip"))
@@ -555,7 +555,7 @@ def test_every_control_has_a_name(visit, folder):
     )
     assert not nameless
     expect(chip(page, 0)).to_have_accessible_name(
-        re.compile(r"Token 0, code \d+, active, holds up")
+        re.compile(r"Token 0, code \d+, active, effect")
     )
     expect(page.locator("#length")).to_have_attribute(
         "aria-valuetext", re.compile(r"of 12 codes, predicted")
