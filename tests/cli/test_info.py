@@ -24,7 +24,7 @@ PAPER = {  # preset: trainable and total parameters in millions, from the paper'
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_presets_have_the_papers_parameters(name: str) -> None:
+def test_presets_have_the_parameters_of_the_paper(name: str) -> None:
     facts = describe(name)
     trainable, total = PAPER[name]
     assert facts["trainable_parameters"] / 1e6 == pytest.approx(trainable, abs=0.1)
@@ -32,7 +32,7 @@ def test_presets_have_the_papers_parameters(name: str) -> None:
     assert facts["bits"] == 640
 
 
-def test_compression_is_the_papers() -> None:
+def test_compression_equals_the_paper() -> None:
     times = [describe(f"strop-{size}")["compression"] for size in ("s-dinov3-s", "s-dinov3-b")]
     assert [int(time) for time in times] == [4915, 9830]
     assert int(describe("strop-m-dinov3-l")["compression"]) == 13107

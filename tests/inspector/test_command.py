@@ -1,4 +1,4 @@
-"""`strop inspect`, and where its dependencies may be."""
+"""Options of `strop inspect`, and where its dependencies may be imported."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from strop.inspector.gallery import Gallery
 SOURCE = Path(strop.__file__).parent
 
 
-def test_a_gallery_that_is_closed_encodes_no_more(tokenizer):
+def test_a_closed_gallery_stops_encoding(tokenizer):
     gallery = Gallery(Engine(tokenizer))
     gallery.close()
     assert not gallery._filling.is_alive()
     assert len(gallery.images) < gallery.total
 
 
-def test_beyond_loopback_it_demands_a_token_before_any_work():
+def test_other_hosts_need_a_token_before_the_model_is_loaded():
     done = CliRunner().invoke(app, ["inspect", "no-such-model", "--host", "0.0.0.0"])
     assert isinstance(done.exception, ConfigError)
     assert "everyone who can reach this machine" in str(done.exception)
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch):
+def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "strop.inspector.server", None)
     done = CliRunner().invoke(app, ["inspect", "no-such-model"])
     assert isinstance(done.exception, ConfigError)
     assert "strop[inspect]" in done.exception.remedy
 
 
-def test_an_empty_gallery_is_told(tokenizer, tmp_path):
+def test_an_empty_gallery_is_refused(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "empty").mkdir()
     done = CliRunner().invoke(
@@ -58,7 +58,7 @@ def imported(path: Path) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-def test_the_web_stays_inside_the_inspector():
+def test_only_the_inspector_imports_web_frameworks():
     web = {"pydantic", "fastapi", "starlette", "uvicorn"}
     users = {path for path in SOURCE.rglob("*.py") if imported(path) & web}
     assert users

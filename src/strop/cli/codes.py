@@ -33,8 +33,8 @@ from strop.files import atomic_path, format_tag
 from strop.images import fit_square, read_image, save_image
 from strop.model.rate import check_mean_length, lengths_for_mean
 from strop.model.tokenizer import Tokenizer
-from strop.progress import Progress
 from strop.program import SUFFIXES, Program
+from strop.progress import Progress
 
 FIELD_FORMAT = 1
 Programs = Annotated[Path, typer.Argument(help="A file written by `strop encode`.")]

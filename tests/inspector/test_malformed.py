@@ -1,4 +1,4 @@
-"""What strangers may send: the schema's idea of requests, and ten thousand that are malformed."""
+"""Requests generated from the schema, and malformed requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serving import image_file
 import strop
 
 
-def test_every_answer_is_as_described(address):
+def test_responses_follow_the_schema(address):
     described = schemathesis.openapi.from_url(f"{address}/api/openapi.json")
     operations = [found.ok() for found in described.get_all_operations()]
     assert {operation.path for operation in operations} >= {"/api/encode", "/api/codes/{code}"}
@@ -28,7 +28,7 @@ def test_every_answer_is_as_described(address):
         @given(case=operation.as_strategy())
         @settings(max_examples=20, suppress_health_check=list(HealthCheck), derandomize=True)
         def check(case):
-            # A request can be well-formed and make no sense: a code that no codebook has.
+            # A well-formed request can be invalid, for example hold an unknown code.
             case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
         check()
@@ -37,8 +37,8 @@ def test_every_answer_is_as_described(address):
 # Malformed requests.
 
 
-def png_that_lies(width: int, height: int) -> bytes:
-    """A PNG whose header promises any size."""
+def png_of_size(width: int, height: int) -> bytes:
+    """A PNG with any size in its header."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
 
     def chunk(kind: bytes, content: bytes) -> bytes:
@@ -50,7 +50,7 @@ def png_that_lies(width: int, height: int) -> bytes:
 
 
 def damaged_image(draw: random.Random, whole: list[bytes]) -> bytes:
-    """An image file that was cut, flipped, joined or promised."""
+    """An image file that was truncated, altered, joined or given another size."""
     content = bytearray(draw.choice(whole))
     for _ in range(draw.choice([1, 1, 3, 20])):
         how = draw.randrange(5)
@@ -65,7 +65,7 @@ def damaged_image(draw: random.Random, whole: list[bytes]) -> bytes:
             content += draw.choice(whole)[at:]
         else:
             sizes = [0, 1, 64, 65535, 2**31 - 1]
-            content = bytearray(png_that_lies(draw.choice(sizes), draw.choice(sizes)))
+            content = bytearray(png_of_size(draw.choice(sizes), draw.choice(sizes)))
     return bytes(content)
 
 
@@ -76,7 +76,7 @@ ODD = [
 
 
 def mangled(draw: random.Random, body: object) -> object:
-    """The same JSON with some part replaced, dropped, doubled or nested."""
+    """JSON with a part replaced, removed or repeated."""
     if isinstance(body, dict) and body and draw.random() < 0.8:
         body = dict(body)
         key = draw.choice(list(body))
@@ -98,7 +98,7 @@ def mangled(draw: random.Random, body: object) -> object:
 def malformed(
     client: httpx.Client, draw: random.Random, whole: list[bytes], program: dict
 ) -> httpx.Request:
-    """One request with something wrong about it."""
+    """A request with an error in it."""
     image = base64.b64encode(draw.choice(whole)).decode()
     bodies = {
         "encode": {"image": image},
@@ -116,14 +116,14 @@ def malformed(
         path = draw.choice(["encode", "interpret"])
         damaged = base64.b64encode(damaged_image(draw, whole)).decode()
         content = json.dumps({**bodies[path], "image": damaged}).encode()
-    elif kind == 1:  # text that is no base64
+    elif kind == 1:  # text that is not base64
         content = json.dumps(
             {"image": draw.choice(["!", "A", "A===", "é", image[:-3], " "])}
         ).encode()
         path = "encode"
     elif kind in (2, 3):  # JSON of another shape
         content = json.dumps(mangled(draw, bodies[path])).encode()
-    elif kind == 4:  # text that is no JSON
+    elif kind == 4:  # text that is not JSON
         text = json.dumps(bodies[path]).encode()
         cut = draw.randrange(len(text))
         content = draw.choice(
@@ -174,14 +174,14 @@ def send_malformed(client: httpx.Client, images, numbers: range) -> None:
         if answer.status_code >= 400:
             refused += 1
             if request.method != "HEAD":
-                told = answer.json()
-                assert told["problem"], number
-                assert told["remedy"], number
-    assert refused > 0.7 * len(numbers), "most of them should make no sense"
+                error = answer.json()
+                assert error["problem"], number
+                assert error["remedy"], number
+    assert refused > 0.7 * len(numbers), "most requests should be invalid"
     assert client.get("/api/model").status_code == 200
 
 
-def test_malformed_requests_are_refused_in_a_sentence(client, images):
+def test_malformed_requests_are_refused(client, images):
     send_malformed(client, images, range(400))
 
 
