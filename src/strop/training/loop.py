@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.config import flatten, from_dict, to_dict
+from strop.config import flatten, to_dict
 from strop.curriculum import CurriculumConfig
 from strop.data.record import Dataset
 from strop.device import choose_device
@@ -41,7 +41,7 @@ from strop.training.decoder import ABOUT_WIDTHS
 from strop.training.fields import Fields, open_data
 from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
 from strop.training.plots import plot_run
-from strop.training.preset import Preset, load_preset
+from strop.training.preset import Preset, load_preset, preset_from_dict
 from strop.training.sources import to_device
 from strop.training.step import MOST_SPOILT, Stepper
 from strop.training.validation import validate
@@ -471,8 +471,8 @@ def _make_folder(folder: Path) -> None:
 
 
 def _stored_preset(checkpoint: Checkpoint) -> Preset:
-    # As a `Preset`: what was no setting yet when the run began has its default.
-    return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
+    # As a `Preset`: settings that are newer than the run have their defaults.
+    return preset_from_dict(checkpoint.about["preset"], "checkpoint")
 
 
 def _check_same(checkpoint: Checkpoint, preset: Preset, fields: Fields) -> None:
