@@ -23,7 +23,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.objective import latent_alignment
 from strop.random import seeded
 from strop.training import draws
-from strop.training.sources import split
+from strop.training.loaders import split
 
 Watch = Callable[[int, dict[str, float]], None]
 """Called every few steps with how many were taken and the mean losses since."""

@@ -1,7 +1,7 @@
-"""Where a run's fields come from: a cache on disk, the GPU's own memory, or the teacher online.
+"""Where the batches of a run come from: fields in memory or in a cache, or the teacher online.
 
-A source yields the batches of this process from a given step on, already on the device, and
-turns one into its field inside the step.
+A loader yields the batches of this process from a given step on, on the device, and turns a batch
+into its field inside the step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from strop.images import Fit
 from strop.model.teacher import Teacher
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
-from strop.training.draws import Order, generator, uniform, versions
-from strop.training.features import view_images
-from strop.training.views import NUMBERS
+from strop.training.draws import Order, generator, versions
+from strop.training.views import draw_versions, version_images
 
 Loaded = tuple[Tensor, ...]
 Read = TypeVar("Read")
@@ -32,8 +31,8 @@ AHEAD = 3
 """Batches read from disk before they are needed."""
 
 
-class Source(Protocol):
-    """Batches of fields, without end, a pure function of the step."""
+class FieldLoader(Protocol):
+    """Endless batches of fields, as a pure function of the step."""
 
     images: int
 
@@ -46,16 +45,15 @@ class Source(Protocol):
         ...
 
     def report(self) -> str | None:
-        """A sentence on the broken images met so far, and their names; None if there were none."""
+        """A sentence that names the broken images met so far; None if there were none."""
         ...
 
 
-class FieldSource:
-    """Fields (n, m, S, d_enc), in memory or mapped from a cache: m versions of each image, of
-    which one is drawn each time.
+class CachedFieldLoader:
+    """Fields (n, m, S, d_enc), in memory or mapped: one of the m versions of an image at a time.
 
     On the training device they stay where they are and the step picks rows; otherwise a thread
-    copies batches over ahead of time. `kept` are the images to train on, all by default.
+    copies batches to it ahead of time. `kept` are the images to train on, by default all.
     """
 
     def __init__(
@@ -85,8 +83,7 @@ class FieldSource:
         return rows[self.workers.share(training.batch)]
 
     def batches(self, step: int) -> Iterator[Loaded]:
-        """See `Source`."""
-
+        """See `FieldLoader`."""
         if self.resident:
             while True:
                 yield (to_device(self.rows(step), self.device),)
@@ -95,35 +92,19 @@ class FieldSource:
             while True:
                 yield (self.fields[self.rows(step)],)
                 step += 1
-        # The thread only gathers and pins: device work from two threads would meet in a capture.
+        # The thread only gathers and pins: device work from two threads could meet in a recording.
         for fields in ahead(lambda step: self.fields[self.rows(step)].pin_memory(), step):
             yield (fields.to(self.device, non_blocking=True),)
 
     def field_of(self, loaded: Loaded) -> Tensor:
-        """See `Source`."""
+        """See `FieldLoader`."""
         return self.fields[loaded[0]] if self.resident else loaded[0]
 
     def report(self) -> None:
-        """See `Source`: what is broken has no field."""
+        """See `FieldLoader`: broken images have no fields."""
 
 
-class _Online:
-    """What sources have in common whose teacher runs in the step."""
-
-    teacher: Callable[[Tensor], Tensor]
-    training: TrainingConfig
-
-    def shown(self, loaded: Loaded) -> Tensor:
-        """The images (B, 3, H, H) of a batch, each in the version that was drawn."""
-        images, chance = loaded
-        return shown_images(images, chance, self.training)
-
-    def field_of(self, loaded: Loaded) -> Tensor:
-        """See `Source`."""
-        return asked(self.teacher, self.shown(loaded))
-
-
-class ImageSource(_Online):
+class OnlineFieldLoader:
     """Images of a dataset; the teacher runs in the step."""
 
     def __init__(
@@ -158,58 +139,32 @@ class ImageSource(_Online):
         )
 
     def batches(self, step: int) -> Iterator[Loaded]:
-        """See `Source`."""
+        """See `FieldLoader`."""
         epoch, position = self.order.place(step)
         self.loader.restore({"epoch": epoch, "position": position, "records": self.images})
         share = self.workers.share(self.training.batch)
         for batch in self.loader.forever():
-            yield (
-                to_device(batch.images, self.device),
-                to_device(chances(self.training, step)[share], self.device),
-            )
+            drawn = draw_versions(self.training, step)[share]
+            yield to_device(batch.images, self.device), to_device(drawn, self.device)
             step += 1
 
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """See `FieldLoader`."""
+        return online_field(self.teacher, *loaded, self.training)
+
     def report(self) -> str | None:
-        """See `Source`."""
+        """See `FieldLoader`."""
         return self.loader.report()
 
 
-class ResidentImageSource(_Online):
-    """Images (n, 3, H, H) uint8 that lie on the device; the teacher runs in the step."""
-
-    def __init__(
-        self,
-        images: Tensor,
-        teacher: Callable[[Tensor], Tensor],
-        training: TrainingConfig,
-        workers: Workers,
-        *,
-        device: torch.device,
-    ) -> None:
-        self.images = len(images)
-        check_images(self.images, training)
-        self.pixels = images.to(device)
-        self.teacher, self.device = teacher, device
-        self.training, self.workers = training, workers
-        self.order = Order(self.images, training.batch, seed=training.seed)
-
-    def batches(self, step: int) -> Iterator[Loaded]:
-        """See `Source`."""
-        share = self.workers.share(self.training.batch)
-        while True:
-            yield (
-                to_device(self.order.rows(step)[share], self.device),
-                to_device(chances(self.training, step)[share], self.device),
-            )
-            step += 1
-
-    def shown(self, loaded: Loaded) -> Tensor:
-        """The images of a batch, of which `loaded` has the rows."""
-        rows, chance = loaded
-        return super().shown((self.pixels[rows], chance))
-
-    def report(self) -> None:
-        """See `Source`: what is broken did not become a tensor."""
+@torch.no_grad()
+def online_field(
+    teacher: Callable[[Tensor], Tensor], images: Tensor, drawn: Tensor, training: TrainingConfig
+) -> Tensor:
+    """The field of uint8 images (B, 3, H, H), each in the version drawn for it; bf16 on a GPU."""
+    device = images.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        return teacher(version_images(images, drawn, training))
 
 
 def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:
@@ -222,33 +177,8 @@ def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:
     return order[held_out:].sort().values, order[:held_out].sort().values
 
 
-def chances(training: TrainingConfig, step: int) -> Tensor:
-    """(B, 1 + NUMBERS): the version in which each image is shown, and what a view of it takes."""
-    version = versions(training.seed, step, training.batch, training.versions)
-    view = uniform(training.seed, "view", step, training.batch, NUMBERS)
-    return torch.cat([version[:, None], view], dim=1)
-
-
-def shown_images(images: Tensor, chance: Tensor, training: TrainingConfig) -> Tensor:
-    """uint8 images (B, 3, H, H), each in the version that `chances` drew."""
-    version = chance[:, 0, None, None, None]
-    seen = torch.where(version == 1, images.flip(-1), images) if training.flip else images
-    if training.views:
-        views = view_images(images, chance[:, 1:], training)
-        seen = torch.where(version > training.flip, views, seen)
-    return seen
-
-
-@torch.no_grad()
-def asked(teacher: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """The field that the teacher sees in uint8 images (B, 3, H, H); in bf16 on a GPU."""
-    device = images.device.type
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        return teacher(images)
-
-
 def compiled_teacher(teacher: Teacher, compiled: bool) -> Callable[..., Tensor]:
-    """The teacher as a function, compiled if asked."""
+    """The teacher as a function, optionally compiled."""
     return torch.compile(teacher, dynamic=False) if compiled else teacher
 
 
@@ -262,14 +192,14 @@ def check_images(images: int, training: TrainingConfig) -> None:
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """`value` on `device`, through pinned memory so that nothing waits for the copy."""
+    """`value` on `device`, copied from pinned memory without waiting for the copy."""
     if device.type != "cuda":
         return value.to(device)
     return value.pin_memory().to(device, non_blocking=True)
 
 
 def ahead(load: Callable[[int], Read], step: int) -> Iterator[Read]:
-    """`load(step)`, `load(step + 1)`, ... with `AHEAD` of them under way in a thread."""
+    """`load(step)`, `load(step + 1)`, ... with `AHEAD` of them in progress in a thread."""
     with ThreadPoolExecutor(1, thread_name_prefix="strop-fields") as thread:
         waiting = deque(thread.submit(load, step + n) for n in range(AHEAD))
         step += AHEAD

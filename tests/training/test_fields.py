@@ -1,10 +1,11 @@
-"""The field cache and the sources that batches come from."""
+"""The field cache and the loaders of batches."""
 
 from __future__ import annotations
 
 import errno
 import itertools
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,23 +18,19 @@ from tiny_training import tiny_config, tiny_fields, tiny_preset
 
 from strop.config import override
 from strop.data.spec import open_dataset
-from strop.errors import FormatError, TrainingError
+from strop.errors import FormatError, TeacherError, TrainingError
+from strop.identity import of_dataset
 from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig, load_teacher
-from strop.training import features
+from strop.training import field_cache, fields
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
 from strop.training.draws import Order, versions
-from strop.training.features import (
-    compute_fields,
-    open_fields,
-    view_images,
-    write_fields,
-)
-from strop.training.fields import cache_fields, open_data
+from strop.training.field_cache import FieldInfo, open_fields, versions_of, write_fields
+from strop.training.fields import cache_fields, compute_fields, open_data
+from strop.training.loaders import CachedFieldLoader, OnlineFieldLoader, online_field, split
 from strop.training.loop import train
-from strop.training.sources import FieldSource, ImageSource, ResidentImageSource, split
-from strop.training.views import NUMBERS
+from strop.training.views import NUMBERS, draw_versions, view_images
 
 CPU = torch.device("cpu")
 ALONE = Workers()
@@ -60,11 +57,22 @@ def picture_config(**changes):
     return tiny_config(teacher=TeacherConfig(name="random:tiny", width=192, scale=0.4), **changes)
 
 
-def cached(path, fields=None, **changes):
-    about = {"teacher": "random:tiny", "data": "here", "size": 32, "fit": "squash"}
-    about |= {"training": TrainingConfig(), **changes}
+def info_of(config=None, training=None, **changes) -> FieldInfo:
+    config = config or tiny_config()
+    about = {"teacher": config.teacher.name, "data": "here", "image_size": config.image_size}
+    about |= {"teacher_digest": "t", "data_digest": "d", "fit": config.fit, **changes}
+    return FieldInfo(versions=versions_of(training or TrainingConfig()), **about)
+
+
+def cached(path, fields=None, **about):
     fields = tiny_fields(10) if fields is None else fields
-    return write_fields(path, iter(fields.split(4)), images=len(fields), **about)
+    return write_fields(path, iter(fields.split(4)), info_of(**about), images=len(fields))
+
+
+def check(cache, config=None, training=None, **changes):
+    config = config or tiny_config()
+    shape = (config.grid**2, config.teacher.width)
+    cache.check(info_of(config, training, **changes), shape)
 
 
 def all_fields(dataset, teacher, training):
@@ -99,7 +107,10 @@ def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tm
     assert torch.allclose(fields.float(), again.float(), atol=0.05)
     assert "05-broken" in reports[0]
     assert not torch.equal(fields[:, 0], fields[:, 1])
-    cache.check(config, TrainingConfig())
+    info = cache.info
+    assert (info.teacher, info.data) == ("random:tiny", f"folder:{pictures}")
+    assert info.teacher_digest == teacher.digest
+    assert info.data_digest == of_dataset(dataset)
 
 
 def test_the_cache_is_an_ordinary_safetensors_file(tmp_path):
@@ -113,13 +124,29 @@ def test_the_cache_is_an_ordinary_safetensors_file(tmp_path):
 
 def test_a_cache_that_does_not_fit_is_refused_by_name(tmp_path):
     cache = cached(tmp_path / "cache.safetensors")
-    cache.check(tiny_config(), TrainingConfig())
+    check(cache)
     with pytest.raises(TrainingError, match="image_size is 32, the model's 64"):
-        cache.check(tiny_config(image_size=64), TrainingConfig())
+        check(cache, tiny_config(image_size=64))
     with pytest.raises(TrainingError, match="teacher is random:tiny, the model's dinov3-s"):
-        cache.check(tiny_config(teacher=TeacherConfig(name="dinov3-s", width=12)), TrainingConfig())
+        check(cache, tiny_config(teacher=TeacherConfig(name="dinov3-s", width=12)))
     with pytest.raises(TrainingError, match=r"width of fields is \[4, 12\].*\[4, 192\]"):
-        cache.check(picture_config(), TrainingConfig())
+        check(cache, picture_config())
+    with pytest.raises(TrainingError, match="fit is squash, the model's crop"):
+        check(cache, tiny_config(fit="crop"))
+    with pytest.raises(TrainingError, match="is of here, not of there"):
+        check(cache, data="there")
+
+
+def test_a_cache_of_other_weights_or_files_is_out_of_date(tmp_path):
+    cache = cached(tmp_path / "cache.safetensors")
+    with pytest.raises(TrainingError, match="the weights of random:tiny have changed"):
+        check(cache, teacher_digest="other")
+    with pytest.raises(TrainingError, match="the files of here have changed"):
+        check(cache, data_digest="other")
+    check(cache, teacher_digest="")  # it cannot be loaded here
+    older = cached(tmp_path / "older.safetensors", teacher_digest="", data_digest="")
+    with pytest.warns(UserWarning, match="older strop"):
+        check(older)
 
 
 def test_a_cache_of_other_versions_is_refused_by_name(tmp_path):
@@ -129,14 +156,14 @@ def test_a_cache_of_other_versions_is_refused_by_name(tmp_path):
     one_view = TrainingConfig(flip=False, views=1)
     # as many versions, but a mirror image is not a view
     with pytest.raises(TrainingError, match=r"flip = true, .*; the run has training\.flip = false"):
-        made().check(tiny_config(), one_view)
-    made(seed=1, view_area=0.3).check(tiny_config(), TrainingConfig())  # no view depends on them
+        check(made(), training=one_view)
+    check(made(seed=1, view_area=0.3))  # no view depends on them
     cache = made(flip=False, views=1)
-    cache.check(tiny_config(), one_view)
-    cache.check(tiny_config(), replace(one_view, seed=1))
+    check(cache, training=one_view)
+    check(cache, training=replace(one_view, seed=1))
     for change in ({"view_area": 0.3}, {"flip": True}, {"views": 2}):
         with pytest.raises(TrainingError, match=f"training.{next(iter(change))} = "):
-            cache.check(tiny_config(), replace(one_view, **change))
+            check(cache, training=replace(one_view, **change))
 
 
 def test_a_cache_that_does_not_tell_its_versions_is_to_be_deleted(tmp_path):
@@ -165,18 +192,9 @@ def test_a_full_disk_leaves_no_half_cache(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(TrainingError, match="No space left"):
-        write_fields(
-            tmp_path / "c.safetensors",
-            fails(),
-            images=8,
-            teacher="t",
-            data="d",
-            size=32,
-            fit="squash",
-            training=TrainingConfig(),
-        )
+        write_fields(tmp_path / "c.safetensors", fails(), info_of(), images=8)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(features, "_HEADER", 64)
+    monkeypatch.setattr(field_cache, "_HEADER", 64)
     with pytest.raises(TrainingError, match="too long"):
         cached(tmp_path / "c.safetensors", data="x" * 100)
 
@@ -218,13 +236,14 @@ def test_the_held_out_slice_is_apart_and_the_same_for_every_seed():
 def test_field_batches_are_a_function_of_the_step_and_split_over_processes():
     fields = tiny_fields(30)
     training = TrainingConfig(steps=10, batch=8, seed=3)
-    source = FieldSource(fields, training, ALONE, device=CPU)
+    source = CachedFieldLoader(fields, training, ALONE, device=CPU)
     whole = [source.field_of(next(source.batches(step))) for step in range(6)]
     running = [source.field_of(b) for b in itertools.islice(source.batches(2), 4)]
     for a, b in zip(whole[2:], running, strict=True):
         assert torch.equal(a, b)
     parts = [
-        FieldSource(fields, training, Workers(rank, 2), device=CPU).batches(4) for rank in (0, 1)
+        CachedFieldLoader(fields, training, Workers(rank, 2), device=CPU).batches(4)
+        for rank in (0, 1)
     ]
     assert torch.equal(torch.cat([next(part)[0] for part in parts]), whole[4])
     seen = torch.cat([source.rows(step) for step in range(30)])
@@ -234,16 +253,16 @@ def test_field_batches_are_a_function_of_the_step_and_split_over_processes():
 def test_online_cached_and_resident_images_give_the_same_fields(pictures, teacher):
     dataset = open_dataset(f"folder:{pictures}?limit=5")  # before the broken one
     training = TrainingConfig(batch=4, seed=1)
-    online = ImageSource(dataset, teacher, training, ALONE, size=32, fit="squash", device=CPU)
+    online = OnlineFieldLoader(dataset, teacher, training, ALONE, size=32, fit="squash", device=CPU)
     fields = all_fields(dataset, teacher, training)
-    from_cache = FieldSource(fields, training, ALONE, device=CPU)
+    from_cache = CachedFieldLoader(fields, training, ALONE, device=CPU)
     images = torch.stack([dataset[i].image for i in range(5)])
     images = torch.nn.functional.interpolate(images, (32, 32), mode="bicubic", antialias=True)
-    resident = ResidentImageSource(images, teacher, training, ALONE, device=CPU)
     for step in (0, 3):
         expected = from_cache.field_of(next(from_cache.batches(step))).float()
-        for source in (online, resident):
-            field = source.field_of(next(source.batches(step)))
+        drawn = draw_versions(training, step)
+        resident = online_field(teacher, images[online.order.rows(step)], drawn, training)
+        for field in (online.field_of(next(online.batches(step))), resident):
             # the loader resizes in bytes, which may be a grey level off, and the cache is bf16
             assert torch.nn.functional.cosine_similarity(field, expected, dim=-1).min() > 0.99
 
@@ -318,6 +337,49 @@ def test_training_from_a_cache_writes_it_once_and_checks_whose_it_is(pictures, t
             assert torch.equal(value, other.tokenizer.state_dict()[name]), name
     with pytest.raises(TrainingError, match="is of folder"):
         train(preset, f"folder:{pictures}?limit=9", cache=path)
+
+
+def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp_path, monkeypatch):
+    folder, path = tmp_path / "pictures", tmp_path / "cache.safetensors"
+    shutil.copytree(pictures, folder)
+    (folder / "05-broken.png").unlink()
+    preset = tiny_preset(model=picture_config(), steps=2, batch=4, held_out=1)
+    result = train(preset, f"folder:{folder}", cache=path)
+    assert result.tokenizer.known_teacher_digest == open_fields(path).info.teacher_digest != ""
+    loaded = fields.load_teacher
+
+    def other(name):
+        teacher = loaded(name)
+        with torch.no_grad():
+            next(teacher.backbone.parameters()).add_(0.5)
+        return teacher
+
+    with monkeypatch.context() as changed:
+        changed.setattr(fields, "load_teacher", other)
+        with pytest.raises(TrainingError, match="weights of random:tiny have changed"):
+            train(preset, f"folder:{folder}", cache=path)
+
+    def absent(name):
+        raise TeacherError("The weights are gated.", "Accept the licence.")
+
+    with monkeypatch.context() as changed:  # a cache is of use where the weights are not
+        changed.setattr(fields, "load_teacher", absent)
+        assert train(preset, f"folder:{folder}", cache=path).finished
+    (folder / "03.png").write_bytes((folder / "04.png").read_bytes())
+    with pytest.raises(TrainingError, match=r"files of folder:.* have changed"):
+        train(preset, f"folder:{folder}", cache=path)
+
+
+def test_a_run_does_not_resume_on_changed_files(pictures, tmp_path):
+    folder = tmp_path / "pictures"
+    shutil.copytree(pictures, folder)
+    (folder / "05-broken.png").unlink()
+    preset = tiny_preset(model=picture_config(), steps=2, batch=4, held_out=1)
+    train(preset, f"folder:{folder}", out=tmp_path / "run")
+    assert train(preset, f"folder:{folder}", out=tmp_path / "run", resume=True).finished
+    os.utime(folder / "03.png", (1, 1))
+    with pytest.raises(TrainingError, match=r"data files was [0-9a-f]{12}, now"):
+        train(preset, f"folder:{folder}", out=tmp_path / "run", resume=True)
 
 
 def test_another_teacher_brings_its_own_width_and_scale(pictures):
