@@ -10,7 +10,7 @@ import typer
 from safetensors import SafetensorError
 
 import strop
-from strop.cli import codes, data, demo, evaluation, info, inspect, study, teacher, train
+from strop.cli import codes, data, demo, evaluation, info, inspect, study, train
 from strop.cli.console import complain
 from strop.errors import StropError
 
@@ -36,7 +36,6 @@ app.command()(evaluation.report)
 app.command()(info.info)
 data.app.command()(train.features)
 app.add_typer(data.app, name="data")
-app.add_typer(teacher.app, name="teacher")
 
 
 def _version(asked: bool) -> None:

@@ -45,14 +45,6 @@ def random_views(images: Tensor, uniform: Tensor, *, smallest: float) -> Tensor:
     return _recoloured(cropped, torch.stack(colour, dim=1))
 
 
-def resized(view: Tensor, size: int) -> Tensor:
-    """Images (B, 3, H, H) from 0 to 255 at `size` by `size`, float32."""
-    if view.shape[-1] == size:
-        return view.float()
-    small = F.interpolate(view.float(), (size, size), mode="bicubic", antialias=True)
-    return small.clamp(0, 255)
-
-
 def _recoloured(images: Tensor, uniform: Tensor) -> Tensor:
     """A little more or less light, contrast, red and blue, by `uniform` (B, 4) in [0, 1)."""
     light, contrast, red, blue = (1 + _GAIN * (2 * uniform - 1)).unbind(1)
