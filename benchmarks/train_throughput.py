@@ -1,11 +1,11 @@
-"""How fast training runs: whole steps, with optimizer and codebook, through the real `Stepper`.
+"""Training throughput: full steps with optimizer and codebook, through the real `Stepper`.
 
-    python benchmarks/train_throughput.py                       # the whole table
+    python benchmarks/train_throughput.py                       # the full table
     python benchmarks/train_throughput.py --only batch-32 --profile
     python benchmarks/train_throughput.py --only cached --batches 512,1024,2048
 
-Beside images a second stand the model's TFLOP/s and their share of a matrix product measured in
-the same run. Settings are named as in `SETTINGS`.
+Also reports the model's TFLOP/s and their share of a large matrix product measured in the same run.
+`SETTINGS` names the settings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ console = Console()
 
 @dataclass(frozen=True)
 class Setting:
-    """One or two rows of the table: phase 1, and with `probes` also the phases after it."""
+    """One or two rows of the table: phase 1, and with `probes` also the later phases."""
 
     preset: str
     batches: tuple[int, ...]
@@ -66,13 +66,14 @@ PROBES_REACH = "at most 10 % slower"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default=",".join(SETTINGS), help="settings, by comma")
-    parser.add_argument("--batches", help="instead of the setting's own, by comma")
-    parser.add_argument("--seconds", type=float, default=3.0, help="timed, for each row")
+    parser.add_argument("--only", default=",".join(SETTINGS), help="comma-separated settings")
+    parser.add_argument("--batches", help="comma-separated, overrides the setting")
+    parser.add_argument("--seconds", type=float, default=3.0, help="timed per row")
     parser.add_argument("--probe-fraction", type=float, default=0.25)
     parser.add_argument("--compile", default="auto", choices=["auto", "on", "max", "off"])
-    parser.add_argument("--no-graph", action="store_true", help="compiled, but no CUDA graph")
-    parser.add_argument("--set", action="append", default=[], help="any setting of the preset")
+    parser.add_argument(
+        "--set", action="append", default=[], help="a setting of the preset, KEY=VALUE"
+    )
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--name", default="train_throughput", help="of the JSON in results/")
     arguments = parser.parse_args()
@@ -103,7 +104,7 @@ def main() -> None:
                     f"({row['share_of_ceiling']:.0%}), {row['memory_gb']:.1f} GB, "
                     f"compiled in {row['seconds_to_compile']:.0f} s"
                 )
-            # After every setting, so that a run cut off has something to show.
+            # After every setting, so that an interrupted run keeps its results.
             rows = save_rows(arguments.name, measured, ("setting", "batch", "phase"))
     show(rows)
 
@@ -133,7 +134,7 @@ def measure_preset(
     arguments: argparse.Namespace,
     where: torch.device,
 ) -> list[dict[str, Any]]:
-    """The rows of `measure` for a preset whose batch and other settings are those to be timed."""
+    """Time a configured preset; one row per phase."""
     batch = preset.training.batch
     torch.manual_seed(0)
     steps = preset.training.steps
@@ -146,11 +147,7 @@ def measure_preset(
     source = make_source(preset, setting, where)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    stepper = Stepper(
-        tokenizer, source.field_of, recipe, device=where, outlines_of=source.outlines_of
-    )
-    if arguments.no_graph:
-        stepper.graphed = False
+    stepper = Stepper(tokenizer, source.field_of, recipe, device=where)
     phases = {1: 1}
     if setting.probes:
         phases[2] = recipe.curriculum.phase_ends[0]
@@ -158,7 +155,7 @@ def measure_preset(
     batches = source.batches(step)
 
     def take() -> None:
-        """One step as the loop takes it: draw, load, step."""
+        """One step of the training loop: draw, load, step."""
         nonlocal step
         stepper(next(batches), to_device(step_values(recipe, step), where), step)
         step += 1
@@ -209,7 +206,7 @@ def measure_preset(
 
 
 def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source:
-    """A few batches of random data, resident on the device, behind the loop's own sources."""
+    """A few batches of random data on the device, in the sources of the training loop."""
     model, training = preset.model, preset.training
     count = max(2 * training.batch, 256)
     if setting.online:
@@ -218,16 +215,14 @@ def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source
         name = model.teacher.name
         teacher = load_teacher(name if ":" in name else f"random:{name}").to(where)
         function = compiled_teacher(teacher, where.type == "cuda" and training.compile != "off")
-        zoom = preset.curriculum.zoom
-        return ResidentImageSource(images, function, training, Workers(), device=where, zoom=zoom)
+        return ResidentImageSource(images, function, training, Workers(), device=where)
     shape = (count, 2, model.grid**2, model.teacher.width)
     fields = torch.randn(shape, device=where, dtype=torch.bfloat16)
-    outlines = torch.rand(shape[:2], device=where)
-    return FieldSource(fields, training, Workers(), device=where, outlines=outlines)
+    return FieldSource(fields, training, Workers(), device=where)
 
 
 def timed(take: Callable[[], None], budget: float, where: torch.device) -> float:
-    """Median seconds a step, over rounds of steps between two synchronisations."""
+    """Median seconds per step, over rounds between two synchronisations."""
     wait(where)
     started = time.perf_counter()
     take()
@@ -244,10 +239,9 @@ def timed(take: Callable[[], None], budget: float, where: torch.device) -> float
 
 
 def flops_per_image(preset: Preset, setting: Setting, phase: int, probe_fraction: float) -> float:
-    """Of the matrix products of one training step, forward and twice that backward.
+    """FLOPs of the matrix products of a training step: forward, and twice that for backward.
 
-    Counted from the architecture, so that a faster implementation of the same model does not
-    count as less work.
+    They are counted from the architecture, independent of the implementation.
     """
     model = preset.model
     s, k = model.grid**2, model.max_length
@@ -289,7 +283,7 @@ def matmul_ceiling(where: torch.device) -> float:
 
 
 def profile(take: Callable[[], None], where: torch.device) -> None:
-    """Where the time of ten steps goes, by kernel."""
+    """Print the time of ten steps by kernel."""
     from torch.profiler import ProfilerActivity
 
     activities = [ProfilerActivity.CPU]
@@ -304,7 +298,7 @@ def profile(take: Callable[[], None], where: torch.device) -> None:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """The table."""
+    """Print the table."""
     table = Table(
         "setting", "batch", "phase", "img/s", "steps/s", "TFLOP/s", "of ceiling", "GB", "reach"
     )
@@ -324,7 +318,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def wait(where: torch.device) -> None:
-    """Until the device has done what it was asked."""
+    """Wait until the device has finished."""
     if where.type == "cuda":
         torch.cuda.synchronize(where)
 

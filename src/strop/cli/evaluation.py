@@ -107,7 +107,7 @@ def eval_(
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Folders that `strop eval` wrote, or rows of the CLEVR study."),
+        typer.Argument(help="Folders that `strop eval` wrote."),
     ],
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path(
         "report"
@@ -115,11 +115,7 @@ def report(
     latex: Annotated[bool, typer.Option("--latex", help="Also as LaTeX.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put the figures of one or more runs on one page, beside the paper's.
-
-    Rows of the CLEVR study, as recipes/clevr.py leaves them, also get the study's own tables:
-    times, lengths against objects, trials beside the paper's curriculum.
-    """
+    """Put the figures of one or more runs on one page, beside the paper's."""
     check_writable(folder, folder=True)
     written = write_report(runs, folder, latex=latex)
     if as_json:

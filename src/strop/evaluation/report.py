@@ -1,7 +1,4 @@
-"""The report: the parts of one or more runs on one page, beside the paper's figures.
-
-Runs that are rows of the CLEVR study also have its tables and figures there.
-"""
+"""The report: the parts of one or more runs on one page, beside the paper's figures."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from typing import Any
 
 from strop.data.spec import parse_spec
 from strop.errors import DataError
-from strop.evaluation.clevr.page import study_blocks
-from strop.evaluation.clevr.rows import read_rows
 from strop.evaluation.measures import MEASURES
 from strop.evaluation.page import (
     Block,
@@ -74,17 +69,14 @@ def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False
     parts = read_runs(runs)
     for number, part in enumerate(parts):
         _copy_pictures(part, folder / "figures", number)
-    rows = read_rows(runs)
-    study = study_blocks(rows, folder / "figures") if rows else []
-    blocks = [Heading("Evaluation", 1), *study, *report_blocks(parts)]
+    blocks = [Heading("Evaluation", 1), *report_blocks(parts)]
     pages = {"report.md": to_markdown(blocks, folder), "report.html": to_html(blocks)}
     if latex:
         pages["report.tex"] = to_latex(blocks, folder)
     for name, text in pages.items():
         write_text(folder / name, text)
     plain = [{key: part[key] for key in part if key != "pictures"} for part in parts]
-    study_rows = [{"name": row.name, **row.facts} for row in rows]
-    content = {"parts": plain, "paper": compare(parts), "clevr": study_rows}
+    content = {"parts": plain, "paper": compare(parts)}
     write_json(folder / "report.json", "report", 1, content)
     return [folder / name for name in (*pages, "report.json")]
 

@@ -23,6 +23,7 @@ from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.quantizer import Quantizer, QuantizerConfig
 from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
+from strop.model.rate_head import CONFIDENCE, RateHead
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
 from strop.program import Program, check_range
 
@@ -134,11 +135,7 @@ class Tokenizer(nn.Module):
         self.quantizer = Quantizer(
             config.quantizer, width=config.generator.width, length=config.max_length
         )
-        self.length_head = (
-            LengthHead(config.length_head, field_width=width, length=config.max_length)
-            if config.length_head.fixed is None
-            else FixedLength(config.length_head.fixed)
-        )
+        self.length_head = _length_head(config)
         self.interpreter = Interpreter(
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
         )
@@ -329,7 +326,7 @@ class Tokenizer(nn.Module):
         with self._autocast():
             raw = self.generator(scaled)
             quantized = self.quantizer(raw)
-            predicted = self.length_head(scaled)
+            predicted = self._predicted(self.length_head(scaled))
         finite = scaled.isfinite().flatten(1).all(dim=1)
         return Encoding(
             field=scaled / self.config.teacher.scale,
@@ -451,6 +448,13 @@ class Tokenizer(nn.Module):
         with self._autocast():
             return self.interpreter(self.quantizer.vectors(codes), active).float()
 
+    def _predicted(self, prediction: Tensor) -> Tensor:
+        """What the length head returned as lengths `(B,)` float32."""
+        head = self.length_head
+        if not isinstance(head, RateHead):
+            return prediction
+        return head.shortest(prediction, head.quality, CONFIDENCE).float()
+
     def _errors_by_length(self, codes: Tensor, target: Tensor, batch: int) -> Tensor:
         """Mean cosine error at every forced length: codes `(B, K)` to `(B, K)`."""
         capacity = codes.shape[1]
@@ -509,6 +513,14 @@ class Tokenizer(nn.Module):
                 f"{self._known_identity().codes}.",
                 "Interpret it with the model that wrote it, or encode the image again.",
             )
+
+
+def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength:
+    shape = {"field_width": config.teacher.width, "length": config.max_length}
+    if config.length_head.fixed is not None:
+        return FixedLength(config.length_head.fixed)
+    kind = RateHead if config.length_head.kind == "rate" else LengthHead
+    return kind(config.length_head, **shape)
 
 
 def _check_positive(config: Any, where: str) -> None:

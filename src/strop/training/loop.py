@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.config import flatten, from_dict, to_dict
+from strop.config import flatten, to_dict
 from strop.curriculum import CurriculumConfig
 from strop.data.record import Dataset
 from strop.device import choose_device
@@ -38,11 +38,11 @@ from strop.training.checkpoint import (
     save_checkpoint,
 )
 from strop.training.decoder import ABOUT_WIDTHS
-from strop.training.fields import Fields, open_data
+from strop.training.fields import RunData, open_data
 from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
+from strop.training.loaders import to_device
 from strop.training.plots import plot_run
-from strop.training.preset import Preset, load_preset
-from strop.training.sources import to_device
+from strop.training.preset import Preset, load_preset, preset_from_dict
 from strop.training.step import MOST_SPOILT, Stepper
 from strop.training.validation import validate
 
@@ -151,7 +151,7 @@ def train(
             # Its scale was measured when the run began.
             preset = replace(preset, model=replace(preset.model, teacher=stored))
             teacher = None
-        fields = open_data(
+        run_data = open_data(
             preset,
             data,
             validation=validation,
@@ -162,22 +162,22 @@ def train(
             loading_workers=loading_workers,
             progress=watchers.on_fields,
         )
-        widths = fields.config.decoder.widths if fields.config.decoder else None
+        widths = run_data.config.decoder.widths if run_data.config.decoder else None
         own = tokenizer is not None
-        model = fields.config if own else _trained_model(fields.config, preset.curriculum)
+        model = run_data.config if own else _trained_model(run_data.config, preset.curriculum)
         preset = replace(preset, model=model)
         if checkpoint is not None:
-            _check_same(checkpoint, preset, fields)
+            _check_same(checkpoint, preset, run_data)
         torch.manual_seed(preset.training.seed)
         if tokenizer is None:
-            tokenizer = Tokenizer(preset.model)
+            tokenizer = Tokenizer(preset.model, teacher_digest=run_data.teacher_digest)
             if init is not None:
                 source = init if isinstance(init, Tokenizer) else load_folder(init)
                 warm_start(tokenizer, source)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())
         config = StepConfig.of(preset, tokenizer, workers, extra_loss)
-        stepper = Stepper(tokenizer, fields.source.field_of, config, device=chosen)
+        stepper = Stepper(tokenizer, run_data.loader.field_of, config, device=chosen)
         run = Run(preset=preset, stepper=stepper, step=0, folder=folder)
         seconds = 0.0
         if checkpoint is not None:
@@ -191,7 +191,7 @@ def train(
         if widths is not None and tokenizer.decoder is None:  # it comes afterwards
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
-        loop = _Loop(run, fields, watchers, stop, seconds)
+        loop = _Loop(run, run_data, watchers, stop, seconds)
         return loop.go(checkpoint is None and _untrained(tokenizer))
 
 
@@ -214,12 +214,12 @@ class _Loop:
     def __init__(
         self,
         run: Run,
-        fields: Fields,
+        data: RunData,
         watchers: Several,
         stop: _Stop,
         seconds: float,
     ) -> None:
-        self.run, self.fields, self.config = run, fields, run.stepper.config
+        self.run, self.data, self.config = run, data, run.stepper.config
         self.watchers, self.stop = watchers, stop
         self.before, self.started = seconds, time.monotonic()
         self.metrics: Metrics = {}
@@ -235,7 +235,7 @@ class _Loop:
         self.watchers.on_start(run)
         finished = False
         try:
-            batches = self.fields.source.batches(run.step)
+            batches = self.data.loader.batches(run.step)
             for step in range(run.step, training.steps):
                 loaded = next(batches)
                 values = to_device(step_values(self.config, step), stepper.device)
@@ -263,7 +263,7 @@ class _Loop:
         finally:
             self.watchers.on_end(run, finished)
             # In every process: each read images of its own.
-            if problems := self.fields.source.report():
+            if problems := self.data.loader.report():
                 warnings.warn(problems, stacklevel=3)
         return Result(stepper.tokenizer.eval(), finished, run.step, self.metrics, run.folder)
 
@@ -325,12 +325,12 @@ class _Loop:
     def _validate(self) -> None:
         self._check_trouble()
         stepper = self.run.stepper
-        if not self.config.workers.first or not len(self.fields.held_out):
+        if not self.config.workers.first or not len(self.data.held_out):
             return
         stepper.tokenizer.eval()
         with stepper.averaged_weights():
             self.metrics = validate(
-                stepper.tokenizer, self.fields.held_out, precision=stepper.precision
+                stepper.tokenizer, self.data.held_out, precision=stepper.precision
             )
         stepper.tokenizer.train()
         self.watchers.on_validation(self.run, self.metrics)
@@ -342,8 +342,7 @@ class _Loop:
             return
         about = {
             "preset": to_dict(run.preset),
-            "images": self.fields.source.images,
-            "data": self.fields.name,
+            **_facts(self.data),
             "counted": run.stepper.counted,
             "seconds": self.seconds,
         }
@@ -366,7 +365,7 @@ class _Loop:
             stepper.use_averaged_weights()
         tokenizer, preset = stepper.tokenizer, run.preset
         tokenizer.about |= {
-            "data": f"{self.fields.name} ({self.fields.source.images:,} images)",
+            "data": f"{self.data.name} ({self.data.loader.images:,} images)",
             "steps": f"{preset.training.steps:,} of {preset.training.batch} images",
             "time": f"{self.seconds / 3600:.2f} h",
             "machine": machine(stepper.device),
@@ -471,19 +470,36 @@ def _make_folder(folder: Path) -> None:
 
 
 def _stored_preset(checkpoint: Checkpoint) -> Preset:
-    # As a `Preset`: what was no setting yet when the run began has its default.
-    return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
+    # As a `Preset`: settings that are newer than the run have their defaults.
+    return preset_from_dict(checkpoint.about["preset"], "checkpoint")
 
 
-def _check_same(checkpoint: Checkpoint, preset: Preset, fields: Fields) -> None:
-    facts = {"images": fields.source.images, "data": fields.name}
-    about = checkpoint.about | {"data": checkpoint.about.get("data", fields.name)}  # older: unnamed
-    before = settings_of(_stored_preset(checkpoint), **{name: about[name] for name in facts})
-    check_same(checkpoint.folder, before, settings_of(preset, **facts), MAY_CHANGE)
+def _facts(data: RunData) -> dict[str, Any]:
+    """What a run depends on beside its preset, by name."""
+    return {
+        "images": data.loader.images,
+        "data": data.name,
+        "data files": data.data_digest,
+        "teacher weights": data.teacher_digest,
+    }
+
+
+def _check_same(checkpoint: Checkpoint, preset: Preset, data: RunData) -> None:
+    """Refuse to resume a run whose settings, data or teacher have changed."""
+    now = _facts(data)
+    # Older checkpoints lack some of them, and a digest may be unknown now.
+    before = {name: checkpoint.about.get(name) or value for name, value in now.items()}
+    now = {name: value or before[name] for name, value in now.items()}
+    check_same(
+        checkpoint.folder,
+        settings_of(_stored_preset(checkpoint), **before),
+        settings_of(preset, **now),
+        MAY_CHANGE,
+    )
 
 
 def settings_of(preset: Preset, **facts: Any) -> dict[str, Any]:
-    """What makes a run the one it is, by name: its preset, and facts beside it."""
+    """The settings of a preset and other facts about its run, by name."""
     return {**flatten(to_dict(preset)), **facts}
 
 

@@ -22,7 +22,7 @@ from strop.training.fields import data_name
 from strop.training.loop import MAY_CHANGE, settings_of, train
 from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
-from strop.training.sources import split
+from strop.training.loaders import split
 
 
 def sweep(
