@@ -21,6 +21,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from strop.training.sources import (
+    FieldSource,
+    ResidentImageSource,
+    Source,
+    compiled_teacher,
+    to_device,
+)
 
 from common import alone, device, preparing, save_rows
 from strop.curriculum import scaled
@@ -31,13 +38,6 @@ from strop.training.distributed import Workers
 from strop.training.forward import Recipe, step_values
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.recorded import WARM_STEPS
-from strop.training.sources import (
-    FieldSource,
-    ResidentImageSource,
-    Source,
-    compiled_teacher,
-    to_device,
-)
 from strop.training.step import Stepper
 
 console = Console()

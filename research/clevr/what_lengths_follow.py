@@ -23,11 +23,11 @@ from rich.progress import track
 from torch import Tensor
 
 from strop.data import ScenesDataset
-from strop.scenes.render import truth
 from strop.data.spec import open_dataset
 from strop.device import choose_device, describe_machine
 from strop.files import read_json, write_json
 from strop.model.teacher import Teacher, load_teacher
+from strop.scenes.render import truth
 from strop.statistics import bootstrap, pearson
 from strop.structure.complexity import covered, outlines
 

@@ -25,6 +25,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
+from strop.training.sources import compiled_teacher, to_device
 from torch import Tensor
 
 from card import save_distilled
@@ -51,7 +52,6 @@ from strop.training.checkpoint import (
 )
 from strop.training.fields import check_held_out, data_name
 from strop.training.recorded import Recorded, materialise
-from strop.training.sources import compiled_teacher, to_device
 from strop.training.views import NUMBERS, random_views
 from student import Student, Target, coarser, distortion, grouped, term_names, terms
 

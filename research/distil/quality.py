@@ -32,9 +32,9 @@ from torch import Tensor, nn
 
 from card import add_metrics
 from networks import load_network
+from strop.data.loader import record_batches
 from strop.data.record import VOID, Dataset
 from strop.data.spec import open_dataset
-from strop.data.loader import record_batches
 from strop.device import choose_device, describe_machine
 from strop.evaluation.probes.checks import check_datasets
 from strop.evaluation.probes.protocol import PAPER

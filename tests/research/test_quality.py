@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from strop.data import ScenesDataset
 import quality as module
 from quality import grouping_auc, teacher_quality
+from strop.data import ScenesDataset
 from strop.data.record import VOID, Record
 from strop.data.spec import open_dataset
 from strop.errors import DataError

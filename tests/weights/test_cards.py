@@ -17,7 +17,6 @@ import torch
 from strop import Tokenizer
 from strop.data.loader import record_batches
 from strop.data.spec import open_dataset
-from strop.data.loader import record_batches
 from strop.files import read_json
 from strop.model import card
 from strop.model.checkpoint import DISTILLED
