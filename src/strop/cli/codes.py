@@ -81,7 +81,9 @@ def encode(
         check_mean_length(mean_length, tokenizer.config.max_length)
     # `encode` returns whole lengths; a mean over all images is met from the real-valued ones.
     predicted: list[Tensor] = []
-    tokenizer.register_forward_hook(lambda _model, _images, made: predicted.append(made[1].cpu()))
+    tokenizer.register_forward_hook(
+        lambda _model, _images, made: predicted.append(made.predicted.cpu())
+    )
     done: list[Program] = []
     broken: dict[str, ImageError] = {}
     with counting("encoding") as count:
