@@ -59,6 +59,6 @@ def show_heat(axes: Axes, image: Tensor, heat: Tensor, title: str = "") -> None:
 
 
 def save_figure(figure: Figure, path: PathLike) -> None:
-    """Write the figure whole or not at all."""
+    """Write the figure atomically."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and each says which format it is in."""
+"""Atomic writes, and JSON files that carry a format tag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long jobs report progress: a callback, which the command line draws as bars."""
+"""The progress callback of long jobs. The command line draws it as bars."""
 
 from __future__ import annotations
 

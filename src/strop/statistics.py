@@ -13,7 +13,7 @@ Statistic = Callable[..., float]
 
 
 class Interval(NamedTuple):
-    """A figure and the bounds that hold it with the confidence asked for."""
+    """An estimate and its confidence interval."""
 
     value: float
     low: float
@@ -84,7 +84,7 @@ def permutation_p(
 
 
 def sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
-    """How often the mean of paired (N,) differences is reached when their signs are drawn anew.
+    """The p-value of the mean of paired (N,) differences under random signs.
 
     One-sided, for differences that are symmetric about zero if nothing is there. The signs that
     were seen count as one of the draws. NaN without differences.

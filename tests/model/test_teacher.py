@@ -307,7 +307,7 @@ def test_gated_weights_name_the_licence_and_the_way_out(monkeypatch):
     def refuse(*_, **__):
         raise OSError("no access") from GatedRepoError.__new__(GatedRepoError)
 
-    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", refuse)
+    monkeypatch.setattr(transformers.PretrainedConfig, "get_config_dict", refuse)
     with pytest.raises(TeacherError) as caught:
         load_teacher("dinov3-s")
     assert "gated" in caught.value.problem

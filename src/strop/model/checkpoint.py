@@ -171,7 +171,7 @@ def push_folder(tokenizer: Tokenizer, repo_id: str, **options: Any) -> str:
 
 
 def _is_model(folder: Path) -> bool:
-    """Tells models from teachers, whose config.json is of another kind."""
+    """Whether a folder holds a model; a teacher's config.json has another format."""
     try:
         read_json(folder / CONFIG, "model", FORMAT)
     except FormatError:
@@ -336,7 +336,7 @@ def _keep_weights(folder: Path) -> None:
         elif (folder / WEIGHTS).is_file():
             _link(folder / WEIGHTS, kept)
     except FormatError:
-        # There is no model to keep. Without a config, nothing is taken for one until the end.
+        # There is no model to keep. Without a config, readers find no model until the commit.
         (folder / CONFIG).unlink(missing_ok=True)
 
 

@@ -52,7 +52,7 @@ class Interpreter(nn.Module):
     def forward(self, z_q: Tensor, active: Tensor) -> Tensor:
         """Code vectors `(B, L, d_c)`, L at most K, to the field `(B, S, d_enc)`.
 
-        `active` `(B, L)` bool says which of them exist; the others leave no trace. Each row needs
+        `active` `(B, L)` bool marks those that are read; the others have no effect. Each row needs
         at least one.
         """
         program = self.embed(z_q) + self.prefix_positions[: z_q.shape[1]]

@@ -140,7 +140,7 @@ class Teacher(nn.Module):
         return (pixels - self.mean) / self.std
 
     def train(self, mode: bool = True) -> Self:
-        """Frozen means frozen: this does nothing."""
+        """The teacher is frozen: this does nothing."""
         return self
 
 
@@ -239,7 +239,7 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
         )
     except (OSError, ValueError, KeyError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise _load_error(name, source, folder, error) from error
-    except Exception as error:  # safetensors and transformers raise types of their own
+    except Exception as error:  # safetensors and transformers raise their own types
         raise TeacherError(
             f"The weights of teacher {name!r} cannot be read ({error}).",
             _REFETCH,
@@ -303,7 +303,7 @@ def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
         )
     mean, std = preprocessing(config, folder, *FAMILIES[config.model_type])
     prefix = 1 + getattr(config, "num_register_tokens", 0)
-    # A plain ViT refuses another size than its own unless told to interpolate its positions.
+    # A plain ViT accepts only its own image size unless positions are interpolated.
     options = {"interpolate_pos_encoding": True} if config.model_type == "vit" else {}
 
     def patch_tokens(model: nn.Module, pixels: Tensor) -> Tensor:

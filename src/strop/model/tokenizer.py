@@ -1,10 +1,9 @@
-"""The whole: images to programs, programs to fields, fields to pixels."""
+"""The tokenizer: images to programs, programs to fields, fields to pixels."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,71 +14,22 @@ from torch import Tensor, nn
 from strop.errors import ConfigError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
-from strop.images import Fit, ImageLike
-from strop.model.decoder import Decoder, DecoderConfig
-from strop.model.generator import Generator, GeneratorConfig
+from strop.images import ImageLike
+from strop.model.decoder import Decoder
+from strop.model.generator import Generator
 from strop.model.inputs import names_of, square_batches
-from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
-from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig, whole_lengths
-from strop.model.quantizer import Quantizer, QuantizerConfig
+from strop.model.interpreter import Interpreter, prefix_mask
+from strop.model.length_head import FixedLength, LengthHead, whole_lengths
+from strop.model.quantizer import Quantizer
 from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
 from strop.model.rate_head import CONFIDENCE, RateHead
-from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
+from strop.model.teacher import Teacher, load_teacher
+from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import Program, check_range
 
+__all__ = ["Encoding", "Precision", "Tokenizer", "TokenizerConfig"]
+
 Precision = Literal["fp32", "fp16", "bf16"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
-    """Everything that fixes a model's shape and how it looks at images; `config.json` holds it.
-
-    image_size  H: images become squares of this side, by `fit`
-    max_length  K: how many codes the generator writes
-    """
-
-    teacher: TeacherConfig
-    image_size: int = 256
-    fit: Fit = "squash"
-    max_length: int = 64
-    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
-    quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
-    length_head: LengthHeadConfig = field(default_factory=LengthHeadConfig)
-    interpreter: InterpreterConfig = field(default_factory=InterpreterConfig)
-    decoder: DecoderConfig | None = None
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "")
-        if self.image_size % PIXELS_PER_LOCATION:
-            raise ConfigError(
-                f"image_size is {self.image_size}.",
-                f"Give a multiple of {PIXELS_PER_LOCATION}, such as 128 or 256.",
-            )
-        for name, part in (("generator", self.generator), ("interpreter", self.interpreter)):
-            if part.width % part.heads:
-                raise ConfigError(
-                    f"{name}.width is {part.width} for {part.heads} heads.",
-                    "Give a width that the heads can share evenly.",
-                )
-        if self.quantizer.codes < 2:
-            raise ConfigError(
-                f"quantizer.codes is {self.quantizer.codes}.",
-                "Give at least 2: a program of one code says nothing.",
-            )
-        if self.quantizer.decay >= 1:
-            raise ConfigError(
-                f"quantizer.decay is {self.quantizer.decay}.", "Give a number between 0 and 1."
-            )
-
-    @property
-    def grid(self) -> int:
-        """h = w: locations along one side of the field."""
-        return self.image_size // PIXELS_PER_LOCATION
-
-    @property
-    def bits(self) -> float:
-        """What a program of full length costs at a fixed rate."""
-        return self.max_length * math.log2(self.quantizer.codes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,7 +61,7 @@ class Tokenizer(nn.Module):
     get is in the teacher's own. The teacher is loaded when first needed, so that programs can be
     interpreted without it, and is no part of the parameters or the state dict.
 
-    `about` tells where the model comes from (data, steps, metrics); it travels with the weights.
+    `about` states where the model comes from (data, steps, metrics); it is saved with the weights.
     With a `teacher_digest` only a teacher of this digest is accepted.
     """
 
@@ -140,7 +90,7 @@ class Tokenizer(nn.Module):
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
         )
         self.decoder = Decoder(config.decoder, field_width=width) if config.decoder else None
-        # Behind nn.Module's back: see the docstring.
+        # Not a submodule: see the docstring.
         self.__dict__["_teacher"] = None
         if teacher is not None:
             self._adopt(teacher)
@@ -167,6 +117,11 @@ class Tokenizer(nn.Module):
     def teacher_digest(self) -> str:
         """The digest of the teacher. A model that does not know it loads the teacher."""
         return self._teacher_digest or self.teacher.digest
+
+    @teacher_digest.setter
+    def teacher_digest(self, digest: str) -> None:
+        """For training on cached fields, which never loads the teacher."""
+        self._teacher_digest = digest
 
     @property
     def known_teacher_digest(self) -> str:
@@ -201,14 +156,14 @@ class Tokenizer(nn.Module):
                      above its best; costs K interpretations an image
         batch        how many images are on the device at a time
 
-        On a CPU in fp32 images go through one by one, so that a program never depends on the
-        company its image was in.
+        On a CPU in fp32, images are encoded one by one, so that a program never depends on the
+        other images of its batch.
         """
         if sum(choice is not None for choice in (length, mean_length, tolerance)) > 1:
             raise ProgramError(
                 "length, mean_length and tolerance were given together.", "Give at most one."
             )
-        # Asked for nonsense, say so before the work.
+        # Invalid options are refused before any image is read.
         if isinstance(length, str) and length != "max":
             raise ProgramError(f"length is {length!r}.", 'Give a number, or "max" for all K.')
         if length is not None and not isinstance(length, str):
@@ -246,7 +201,7 @@ class Tokenizer(nn.Module):
 
     @torch.no_grad()
     def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
-        """Programs to the field `(B, S, d_enc)` they stand for, in the teacher's scale."""
+        """Interpret programs as fields `(B, S, d_enc)`, in the teacher's scale."""
         self._check_program(program)
         program = program.as_batch().to(self.device)
         longest = int(program.lengths.max())
@@ -259,7 +214,7 @@ class Tokenizer(nn.Module):
 
     @torch.no_grad()
     def decode(self, field: Tensor, *, batch: int = 64) -> Tensor:
-        """A field `(B, S, d_enc)` to pixels to look at: `(B, 3, H, H)` in [0, 1]."""
+        """Decode fields `(B, S, d_enc)` to pixels for inspection: `(B, 3, H, H)` in [0, 1]."""
         if self.decoder is None:
             raise ModelError(
                 "This model has no pixel decoder.", "Train one with `strop train-decoder MODEL`."
@@ -267,7 +222,7 @@ class Tokenizer(nn.Module):
         expected = (self.config.grid**2, self.config.teacher.width)
         if not isinstance(field, Tensor):
             raise ModelError(
-                f"A {type(field).__name__} is no field.", "Give what `interpret` returns."
+                f"A {type(field).__name__} is not a field.", "Give what `interpret` returns."
             )
         if field.ndim != 3 or field.shape[1:] != expected:
             raise ModelError(
@@ -340,7 +295,7 @@ class Tokenizer(nn.Module):
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile `forward`; arguments are `torch.compile`'s."""
-        _ = self.teacher  # loading it is nothing that can be compiled
+        _ = self.teacher  # loading it cannot be compiled
         super().compile(*args, **kwargs)
 
     # Files: see `strop.model.checkpoint`.
@@ -400,7 +355,7 @@ class Tokenizer(nn.Module):
 
         return load(pretrained_model_name_or_path, **options)
 
-    # Inside.
+    # Internals.
 
     def _adopt(self, teacher: Teacher) -> None:
         if teacher.width != self.config.teacher.width:
@@ -503,7 +458,7 @@ class Tokenizer(nn.Module):
     def _check_program(self, program: Program) -> None:
         if not isinstance(program, Program):
             raise ProgramError(
-                f"A {type(program).__name__} is no program.",
+                f"A {type(program).__name__} is not a program.",
                 "Give what `encode` returns, or make a `Program` of the codes.",
             )
         program.check_fits(self.config.quantizer.codes, self.config.max_length)
@@ -521,17 +476,6 @@ def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength
         return FixedLength(config.length_head.fixed)
     kind = RateHead if config.length_head.kind == "rate" else LengthHead
     return kind(config.length_head, **shape)
-
-
-def _check_positive(config: Any, where: str) -> None:
-    """Every number in a model's config is above 0 and finite, in its parts too."""
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if is_dataclass(value):
-            _check_positive(value, f"{where}{each.name}.")
-        for number in value if isinstance(value, tuple) else (value,):
-            if type(number) in (int, float) and not 0 < number < math.inf:
-                raise ConfigError(f"{where}{each.name} is {number}.", "Give a number above 0.")
 
 
 def _joined(parts: Sequence[Encoding]) -> Encoding:
