@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from strop.config import to_dict
 from strop.errors import ConfigError, ImageError, ModelError, ProgramError
 from strop.files import PathLike
-from strop.images import Fit, ImageLike, fit_square, tensor_to_bytes, to_tensor
+from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.generator import Generator, GeneratorConfig
 from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
@@ -463,9 +463,7 @@ class Tokenizer(
         if not several:
             raise ImageError("There are no images to encode.", "Give at least one.")
         for start in range(0, len(several), batch):
-            squares = [
-                fit_square(to_tensor(image), size, fit) for image in several[start : start + batch]
-            ]
+            squares = [read_square(image, size, fit) for image in several[start : start + batch]]
             yield torch.stack([square.to(self.device) for square in squares])
 
     def _check_program(self, program: Program) -> None:
