@@ -102,7 +102,7 @@ class Dataset(Protocol):
     from, or the values that determine them: see `strop.identity.of_dataset`.
     `problems: tuple[str, ...]` names damage that did not prevent reading, such as a truncated
     shard. `records(indices) -> list[Record]` returns several records at once, for datasets that
-    produce them faster together. `fit: str | None` is the fit of records that are stored as squares.
+    produce them faster together. `fit: str | None` is the fit of records that are stored square.
     """
 
     name: str
