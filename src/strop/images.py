@@ -61,14 +61,15 @@ def formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def read_image(source: str | os.PathLike[str] | bytes) -> Tensor:
-    """Decode an image file, or its bytes, to RGB `(3, H, W)` uint8.
+def read_image(source: str | os.PathLike[str] | bytes, name: str = "") -> Tensor:
+    """Decode an image file, or its bytes, to RGB `(3, H, W)` uint8; errors name it `name`.
 
     Orientation tags are applied, transparency is blended over white, 16-bit values are scaled to 8
     bits, and the first frame of an animation is taken (with a warning).
     """
-    with open_image(source) as image:
-        return pil_to_tensor(image, _name(source))
+    name = name or _name(source)
+    with open_image(source, name) as image:
+        return pil_to_tensor(image, name)
 
 
 def pil_to_tensor(image: Image.Image, name: str = "the image") -> Tensor:
@@ -383,7 +384,7 @@ def _resize(window: Window, height: int, width: int, rows: int, columns: int) ->
         resized = interpolate(window(0, height, 0, width).float(), rows, columns)
         return resized.round().clamp(0, 255).to(torch.uint8)
     # Allocated before the strips, which would otherwise fragment the heap.
-    if columns * height <= max(4 * _SMALL, width * height // 12):
+    if columns * height <= max(2 * _SMALL, width * height // 12):
         halfway = _empty_like(window, height, columns)
         for top, bottom in _chunks(height, max(width, columns)):
             strip = window(top, bottom, 0, width).float()

@@ -52,7 +52,11 @@ def test_a_plus_is_a_plus() -> None:
     assert (spec.path, spec.parameters["masks"]) == ("/a+b", "/c+d e&f")
 
 
-@given(path=st.text(min_size=1), masks=st.none() | st.text(), limit=st.none() | st.integers(0))
+@given(
+    path=st.text(min_size=1),
+    masks=st.none() | st.text(),
+    limit=st.none() | st.integers(0, 10**18 - 1),
+)
 def test_every_spec_comes_back(path: str, masks: str | None, limit: int | None) -> None:
     given = {"masks": masks, "limit": limit}
     spec = Spec("voc", path, {key: value for key, value in given.items() if value is not None})

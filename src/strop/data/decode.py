@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +17,33 @@ UNKNOWN = -1
 """Marks ids that the dataset does not define, in a table of ids."""
 
 
-def read_picture(source: str | bytes, name: str) -> Tensor:
-    """An image `(3, H, W)` uint8 from a path, or from bytes; errors name it `name`."""
-    if isinstance(source, str):
-        return read_image(source)
-    try:
-        return read_image(source)
-    except ImageError as error:
-        problem = error.problem.removeprefix("the image ")
-        raise ImageError(f"{name}: {problem}", error.remedy) from error
+Source = tuple[str | bytes, str]
+"""A path or the bytes of a file, and the name that errors give it."""
+
+
+def read_parts(
+    image: Source,
+    semantic: Source | None = None,
+    instance: Source | None = None,
+    depth: Source | None = None,
+    *,
+    table: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Read the image of a record, and its masks and depth at the size of the image.
+
+    `table` maps the raw ids of the semantic mask to class ids.
+    """
+    picture = read_image(*image)
+    parts: dict[str, Any] = {"image": picture}
+    if semantic is not None and table is not None:
+        mask = parts["semantic"] = look_up(read_ids(*semantic), table, semantic[1])
+        check_size(mask, picture, semantic[1], "mask")
+    if instance is not None:
+        mask = parts["instance"] = torch.from_numpy(read_ids(*instance).astype(np.int64))
+        check_size(mask, picture, instance[1], "mask")
+    if depth is not None:
+        parts["depth"] = match_depth(read_depth(*depth), picture, depth[1])
+    return parts
 
 
 def read_ids(source: str | bytes, name: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from strop.data.layout import found
+from strop.data.layout import expand, found
 from strop.data.loader import Loader
 from strop.data.packed import DTYPES, KIND, META, OFFSETS, RECORDS, VERSION, PackedDataset
 from strop.data.record import Batch
@@ -57,7 +57,7 @@ def pack_dataset(
     arguments, and is kept from other arguments. Broken records are left out and named in the
     report.
     """
-    target = Path(out).expanduser()
+    target = expand(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(
             f"{target} exists already ({found(target)}).", "Give a new folder, or remove this one."

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.data.layout import found
+from strop.data.layout import expand, found
 from strop.data.record import Batch, Record
 from strop.errors import DataError
 from strop.files import PathLike, read_json
@@ -46,7 +46,7 @@ class PackedDataset:
     """Records of a packed folder, all `size` by `size`; `batch` is a gather of rows."""
 
     def __init__(self, path: PathLike) -> None:
-        root = Path(path).expanduser()
+        root = expand(path)
         if not (root / META).is_file():
             partial = root.with_name(root.name + ".partial")
             unfinished = f" {partial} is unfinished." if partial.is_dir() else ""

@@ -52,6 +52,7 @@ KINDS: dict[str, Kind] = {
 }
 
 _COMMON = {"skip": int, "limit": int}
+_MAX_DIGITS = 18  # fits int64
 _PLAIN = "/:,+@"  # what values hold besides letters and digits that needs no quoting
 
 
@@ -139,9 +140,10 @@ def _parameters(kind: str, query: str) -> dict[str, str | int]:
         if key in parameters:
             raise DataError(f"The parameter {key!r} is given twice.", "Give it once.")
         if types[key] is int:
-            if not value.isdecimal():
+            if not value.isdecimal() or len(value) > _MAX_DIGITS:
                 raise DataError(
-                    f"The parameter {key!r} of {kind!r} is {value!r}.", "Give a whole number."
+                    f"The parameter {key!r} of {kind!r} is {value!r:.60}.",
+                    f"Give a whole number of at most {_MAX_DIGITS} digits.",
                 )
             parameters[key] = int(value)
         else:
