@@ -160,7 +160,7 @@ def test_names_with_brackets_are_printed_as_they_are(
 def test_without_a_bundled_model_one_must_be_given(
     command: str, run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(console, "BUNDLED", tmp_path)
+    monkeypatch.setattr("strop.model.teacher.BUNDLED", tmp_path)
     run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl")
     source = pictures if command == "encode" else tmp_path / "a.jsonl"
     target = {"encode": "b.jsonl", "interpret": "f.safetensors", "decode": "seen"}[command]

@@ -1,10 +1,8 @@
-"""`strop info` and the command line as a whole."""
+"""`strop info`."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -89,19 +87,3 @@ def test_a_models_metrics_have_rows_of_their_own(tokenizer: Tokenizer, tmp_path:
     rows = [line.split() for line in shown.splitlines()]
     assert ["steps", "7"] in rows
     assert ["r2,", "held", "out", "0.9685"] in rows
-
-
-def test_every_command_helps() -> None:
-    runner = CliRunner()
-    for command in app.registered_commands:
-        name = (command.name or command.callback.__name__).replace("_", "-")
-        done = runner.invoke(app, [name, "--help"])
-        assert done.exit_code == 0
-        assert "Usage" in done.stdout
-
-
-def test_runs_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "strop", "--version"], capture_output=True, text=True
-    )
-    assert done.stdout.startswith("strop ")

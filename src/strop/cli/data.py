@@ -17,6 +17,7 @@ from strop.cli.console import (
     print_json,
     say,
 )
+from strop.cli.train import features
 from strop.data.check import CheckReport, check_dataset
 from strop.data.pack import pack_dataset
 from strop.data.rendered import write_scenes
@@ -142,3 +143,6 @@ def _print_report(report: CheckReport) -> None:
         out.print(table)
     for problem in (*report.problems, *report.broken.values()):
         complain("broken", problem)
+
+
+app.command()(features)

@@ -28,10 +28,11 @@ HELP = (
     + "\n\n".join(f"{name}: {summary}." for name, summary in STUDIES.items())
     + "\n\nFurther options are the study's own; docs/structure.md lists them."
 )
+app = typer.Typer()
+
+
 # Options that the command does not know are the study's.
-SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-
+@app.command(help=HELP, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def study(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")],
