@@ -83,6 +83,8 @@ def test_every_text_that_parses_comes_back(text: str) -> None:
         ("voc:/x?spilt=val", "no parameter 'spilt'. Did you mean 'split'"),
         ("voc:/x?limit=ten", "'limit' of 'voc' is 'ten'"),
         ("voc:/x?limit=-1", "'limit' of 'voc' is '-1'"),
+        ("voc:/x?limit=" + "9" * 5000, "at most 18 digits"),
+        ("scenes:?n=999999999999999999999", "at most 18 digits"),
         ("voc:/x?split=a&split=b", "given twice"),
         ("voc:?split=val", "names no path"),
         ("scenes:/x?n=3", "takes no path"),
@@ -92,6 +94,22 @@ def test_refused_by_name(text: str, complaint: str) -> None:
     with pytest.raises(DataError) as caught:
         parse_spec(text)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "scenes:?n=99999999999999",
+        "scenes:?n=0",
+        "scenes:?start=9999999999999999999",
+        "scenes:?n=5&start=999999999999999999999999",
+        "scenes:?size=1000000",
+        "scenes:?size=0",
+    ],
+)
+def test_scenes_of_absurd_number_or_size_are_refused(spec: str) -> None:
+    with pytest.raises(DataError, match=r"scenes: (n|size) is|at most 18 digits"):
+        open_dataset(spec)
 
 
 def test_skip_and_limit(voc_root: Path) -> None:

@@ -99,7 +99,7 @@ def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
             # chained headers and MemoryError for absurd sizes.
             except Exception as error:
                 groups.pop(key, None)  # the record that is cut
-                problem = f"{path} is cut short or damaged ({error})"
+                problem = f"{path} is cut short or damaged ({str(error) or type(error).__name__})"
     except Exception as error:
         raise DataError(
             f"{path} is not a plain tar file ({error}).",
