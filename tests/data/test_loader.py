@@ -299,7 +299,7 @@ def test_two_iterations_at_once_are_refused() -> None:
         one = iter(loader)
         next(one)
         next(iter(loader))
-        with pytest.raises(DataError, match="overtaken"):
+        with pytest.raises(DataError, match="newer iteration"):
             list(one)
 
 

@@ -6,7 +6,7 @@ from strop.data.pack import PackReport, pack_dataset
 from strop.data.record import VOID, Batch, BatchDataset, Dataset, Record, concat, stack
 from strop.data.rendered import ScenesDataset, write_scenes
 from strop.data.spec import KINDS, Spec, open_dataset, parse_spec
-from strop.data.transforms import crop, fit_record, flip, squash
+from strop.data.transforms import crop, fit_record, flip, pad, squash
 
 __all__ = [
     "KINDS",
@@ -29,6 +29,7 @@ __all__ = [
     "image_batches",
     "open_dataset",
     "pack_dataset",
+    "pad",
     "parse_spec",
     "read_dataset",
     "record_batches",

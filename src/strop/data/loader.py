@@ -27,6 +27,7 @@ from strop.images import Fit
 
 _CHUNK = 16  # records in one task: enough to hide the pipe, few enough to share out a batch
 _PREFETCH = 2  # batches
+MAX_SIZE = 8192  # pixels along a side of a batch
 
 T = TypeVar("T")
 
@@ -99,6 +100,8 @@ class Loader:
         ):
             if value < least:
                 raise DataError(f"{what} is {value}.", f"It must be at least {least}.")
+        if size > MAX_SIZE:
+            raise DataError(f"size is {size}.", f"It must be at most {MAX_SIZE}.")
         if not 0 <= rank < world:
             raise DataError(f"rank is {rank} of {world}.", f"It must be 0 to {world - 1}.")
         if drop_last and len(dataset) < batch_size * world:

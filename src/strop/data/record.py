@@ -98,11 +98,11 @@ class Batch:
 class Dataset(Protocol):
     """A finite, ordered, random-access collection of records.
 
-    Optional members are used if present. `sources()` yields the paths that records are read from,
-    or the values that determine them: see `strop.identity.of_dataset`. `problems: tuple[str, ...]`
-    names damage that did not prevent reading, such as a truncated shard.
-    `records(indices) -> list[Record]` returns several records at once, for datasets that produce
-    them faster together. `fit: str | None` is the fit of records that are stored as squares.
+    Four optional members are used if present. `sources()` yields the paths that records are read
+    from, or the values that determine them: see `strop.identity.of_dataset`.
+    `problems: tuple[str, ...]` names damage that did not prevent reading, such as a truncated
+    shard. `records(indices) -> list[Record]` returns several records at once, for datasets that
+    produce them faster together. `fit: str | None` is the fit of records that are stored square.
     """
 
     name: str

@@ -21,12 +21,14 @@ from strop.errors import DataError
 from strop.files import PathLike, atomic_path, read_json, write_json, write_text
 from strop.progress import Progress, no_progress
 from strop.scenes.describe import describe, image_name
-from strop.scenes.render import RENDERER_VERSION, render, truth
+from strop.scenes.render import RENDERER_VERSION, image_size, render, truth
 from strop.scenes.sampling import object_counts, sample_scenes
 from strop.scenes.scene import By, Scenes, class_names, object_classes, semantic_masks
 
+MAX_SCENES = 10**9
+MAX_SIZE = 2048
 _BLOCK = 2048
-"""Scenes sampled ahead at once on a GPU."""
+"""Scenes sampled at once on a GPU."""
 _FORMAT = ("scenes", 1)
 _INFO = {"version": "1.0", "license": "Apache-2.0", "source": "strop.scenes"}
 
@@ -48,14 +50,15 @@ class ScenesDataset:
         start: int = 0,
         split: str = "new",
     ) -> None:
-        if n < 1 or start < 0:
+        if not (1 <= n <= MAX_SCENES and 0 <= start < 2**62):
             raise DataError(
-                f"scenes: n is {n} and start is {start}.", "n is at least 1 and start at least 0."
+                f"scenes: n is {n} and start is {start}.",
+                f"n is 1 to {MAX_SCENES:,}, and start is not negative and below 2**62.",
             )
         if by not in ("shape", "color"):
             raise DataError(f"scenes: by is {by!r}.", "Expected 'shape' or 'color'.")
-        if min(size if isinstance(size, tuple) else (size,)) < 1:
-            raise DataError(f"scenes: size is {size}.", "Expected at least one pixel.")
+        if not all(1 <= side <= MAX_SIZE for side in image_size(size)):
+            raise DataError(f"scenes: size is {size}.", f"Expected 1 to {MAX_SIZE} pixels.")
         self.n, self.seed, self.size, self.by = n, seed, size, by
         self.start, self.split = start, split
         self.name = f"scenes:?n={n}&seed={seed}"
@@ -167,7 +170,7 @@ def write_scenes(
     scenes file lists every scene that is there, also those past `n` of a longer run.
     """
     folder = Path(out)
-    height, width = (size, size) if isinstance(size, int) else size
+    height, width = image_size(size)
     dataset = ScenesDataset(n, seed=seed, size=size, start=start, split=split)
     settings = {
         "split": split,
