@@ -28,7 +28,7 @@ class Program:
     codes          (B, K) int64; the first `lengths[b]` of row b are active
     lengths        (B,) int64, in [1, K]
     codebook_size  N: every code is in [0, N)
-    model          fingerprint of the model that wrote the codes, empty if unknown
+    model          `identity.codes` of the model that wrote the codes, empty if unknown
     erased         (B, K) bool: holes, tokens taken out while the others keep their positions
     names          where each row came from, or empty
 
@@ -234,6 +234,20 @@ class Program:
             flat_codes[row, :length] = flat_codes[row, wanted]
             flat_erased[row, :length] = flat_erased[row, wanted]
         return self._edited(codes=codes, erased=erased)
+
+    def check_fits(self, codebook_size: int, capacity: int) -> None:
+        """Refuse what a model with this codebook size and this K cannot read."""
+        if self.codebook_size != codebook_size:
+            raise ProgramError(
+                f"The program's codebook has {self.codebook_size} codes, this model's "
+                f"{codebook_size}.",
+                "Interpret it with the model that wrote it (--model on the command line).",
+            )
+        if self.capacity > capacity:
+            raise ProgramError(
+                f"The program has room for {self.capacity} codes, this model reads {capacity}.",
+                "Interpret it with the model that wrote it.",
+            )
 
     # Files.
 

@@ -166,7 +166,7 @@ def test_a_signal_ends_it_whatever_is_open(tokenizer, images, tmp_path, number):
     with process(*command, "--device", "cpu") as (running, address), ExitStack() as stack:
         facts = httpx.get(f"{address}api/model").json()
         assert facts["name"] == "model", "the path of the folder is not shown"
-        assert facts["fingerprint"] == tokenizer.fingerprint
+        assert facts["fingerprint"] == tokenizer.identity.codes
         idle, head = (stack.enter_context(connect(address)) for _ in range(2))
         head.sendall(HEAD.encode())
         stack.enter_context(send_part(address, 1000, 10_000_000))

@@ -79,7 +79,7 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
         """Name and sizes of the model."""
         return ModelFacts(
             name=name,
-            fingerprint=engine.tokenizer.fingerprint,
+            fingerprint=engine.tokenizer.identity.codes,
             teacher=config.teacher.name.rsplit("/", 1)[-1],
             image_size=config.image_size,
             grid=config.grid,

@@ -6,6 +6,7 @@ tokens. The teacher owns its preprocessing: it takes the model's uint8 images an
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 from torch import Tensor, nn
 
 from strop.errors import TeacherError
+from strop.identity import of_teacher
 from strop.random import seeded
 
 PIXELS_PER_LOCATION = 16
@@ -109,6 +110,12 @@ class Teacher(nn.Module):
         self.mean: Tensor
         self.std: Tensor
         self.training = False
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The digest of the weights and the preprocessing."""
+        look = (self.patch, self.mean.flatten().tolist(), self.std.flatten().tolist())
+        return of_teacher(self.backbone, look)
 
     @torch.no_grad()
     def forward(self, images: Tensor, zoom: int = 1) -> Tensor:
@@ -214,12 +221,21 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
             "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
         )
     import transformers
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    try:
+        stated, _ = transformers.PretrainedConfig.get_config_dict(folder or source)
+        _refuse_code(stated, source)
+    except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise _load_error(name, source, folder, error) from error
     if folder is not None:  # a bar for half a second of reading is noise
         transformers.logging.disable_progress_bar()
     try:
         backbone, report = transformers.AutoModel.from_pretrained(
-            folder or source, dtype=torch.float32, output_loading_info=True
+            folder or source,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
         )
     except (OSError, ValueError, KeyError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise _load_error(name, source, folder, error) from error
@@ -239,6 +255,16 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
     return backbone, folder
 
 
+def _refuse_code(config: dict[str, Any], source: str) -> None:
+    """Refuse a model that brings its own Python code, before transformers sees it."""
+    if "auto_map" in config:
+        raise TeacherError(
+            f"The teacher {source} brings its own code (auto_map in its config.json), which is "
+            "never run.",
+            f"Use a model of the families {', '.join(FAMILIES)}, or timm:NAME.",
+        )
+
+
 def _bundled() -> list[str]:
     """The teachers that came with this installation."""
     return ["tiny"] if (BUNDLED / "tiny" / "config.json").is_file() else []
@@ -250,6 +276,8 @@ def _load_error(name: str, source: str, folder: Path | None, error: Exception) -
             f"The folder {source} does not hold a model that transformers can load ({error}).",
             "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT.",
         )
+    from huggingface_hub.errors import GatedRepoError
+
     causes = [error, error.__cause__, error.__context__]
     if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(error):
         return TeacherError(

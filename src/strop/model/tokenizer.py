@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from strop.config import to_dict
-from strop.errors import ConfigError, ImageError, ModelError, ProgramError
+from strop.errors import ConfigError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
-from strop.images import Fit, ImageLike, fit_square, tensor_to_bytes, to_tensor
+from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
+from strop.images import Fit, ImageLike
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.generator import Generator, GeneratorConfig
+from strop.model.inputs import names_of, square_batches
 from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.quantizer import Quantizer, QuantizerConfig
@@ -105,13 +103,7 @@ class Encoding:
     lengths: Tensor
 
 
-class Tokenizer(
-    nn.Module,
-    ModelHubMixin,
-    library_name="strop",
-    license="apache-2.0",
-    tags=["strop", "image-tokenizer", "vector-quantization"],
-):
+class Tokenizer(nn.Module):
     """A STROP: teacher, generator, quantizer, length head, interpreter and, if any, decoder.
 
     Inside, fields are in the teacher's scale times `config.teacher.scale`; what users give and
@@ -119,6 +111,7 @@ class Tokenizer(
     interpreted without it, and is no part of the parameters or the state dict.
 
     `about` tells where the model comes from (data, steps, metrics); it travels with the weights.
+    With a `teacher_digest` only a teacher of this digest is accepted.
     """
 
     def __init__(
@@ -127,11 +120,14 @@ class Tokenizer(
         *,
         teacher: Teacher | None = None,
         about: dict[str, Any] | None = None,
+        teacher_digest: str = "",
     ) -> None:
         super().__init__()
         self.config = config
         self.about = about or {}
         self.precision: Precision | None = None
+        self._teacher_digest = teacher_digest
+        self._digests = TensorDigests()
         shape = {"locations": config.grid**2, "length": config.max_length}
         width = config.teacher.width
         self.generator = Generator(config.generator, field_width=width, **shape)
@@ -171,16 +167,20 @@ class Tokenizer(
         return _size(self.parameters()) - _size(decoder)
 
     @property
-    def fingerprint(self) -> str:
-        """Twelve hex digits that tell this model from others: its config and its codebook."""
-        # A decoder may come later and a teacher's folder may move: neither makes other programs.
-        config = replace(self.config, decoder=None, teacher=replace(self.config.teacher, name=""))
-        told = to_dict(config)
-        if not config.quantizer.centred:  # younger than the models that do without
-            del told["quantizer"]["centred"]
-        content = json.dumps(told, sort_keys=True).encode()
-        codebook = self.quantizer.codebook.detach().float().cpu().numpy().tobytes()
-        return hashlib.sha256(content + codebook).hexdigest()[:12]
+    def teacher_digest(self) -> str:
+        """The digest of the teacher. A model that does not know it loads the teacher."""
+        return self._teacher_digest or self.teacher.digest
+
+    @property
+    def known_teacher_digest(self) -> str:
+        """Like `teacher_digest`, but empty if only loading the teacher would tell it."""
+        teacher = self.__dict__["_teacher"]
+        return self._teacher_digest or ("" if teacher is None else teacher.digest)
+
+    @property
+    def identity(self) -> Identity:
+        """Digests of what could change a code, a field, a length, a picture."""
+        return of_tokenizer(self.config, self, self.teacher_digest, self._digests)
 
     # The three verbs.
 
@@ -226,27 +226,23 @@ class Tokenizer(
             check_mean_length(mean_length, self.config.max_length)
         if tolerance is not None and not tolerance >= 0:
             raise ProgramError(f"A tolerance of {tolerance} is not one.", "Give 0 or more.")
-        names = _names(images)
+        names = names_of(images)
         codes, predicted, searched = [], [], []
-        for chunk in self._chunks(images, batch):
-            chunk_codes, chunk_predicted = self(chunk)
-            codes.append(chunk_codes)
-            predicted.append(chunk_predicted)
+        for part in self._batches(images, batch):
+            encoding = self(part)
+            codes.append(encoding.codes)
+            predicted.append(encoding.predicted)
             if tolerance is not None:
-                errors = self._errors_by_length(chunk_codes, self._scaled_field(chunk), batch)
+                errors = self._errors_by_length(encoding.codes, encoding.field, batch)
                 searched.append(shortest_within(errors, tolerance))
         wanted = torch.cat(predicted)
-        if not torch.isfinite(wanted).all():
-            raise ModelError(
-                "The teacher's field is not finite.",
-                'If its features leave fp16\'s range, set `precision = "bf16"`.',
-            )
+        _check_finite(wanted)
         lengths = self._lengths(wanted, length, mean_length)
         return Program(
             codes=torch.cat(codes),
             lengths=torch.cat(searched) if searched else lengths,
             codebook_size=self.config.quantizer.codes,
-            model=self.fingerprint,
+            model=self.identity.codes,
             names=names,
             check=isinstance(length, Tensor),
         )
@@ -293,8 +289,8 @@ class Tokenizer(
     def field(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Tensor:
         """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
         scale = self.config.teacher.scale
-        chunks = self._chunks(images, batch)
-        return torch.cat([self._scaled_field(chunk) / scale for chunk in chunks])
+        parts = [self._scaled_field(part) / scale for part in self._batches(images, batch)]
+        return torch.cat(parts)
 
     @torch.no_grad()
     def analyse(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Encoding:
@@ -302,8 +298,7 @@ class Tokenizer(
 
         All parts stay on the model's device: for a large dataset, call it batch by batch.
         """
-        parts = [self._analyse(self._scaled_field(part)) for part in self._chunks(images, batch)]
-        return _joined(parts)
+        return _joined([self(part) for part in self._batches(images, batch)])
 
     @torch.no_grad()
     def analyse_field(self, field: Tensor, *, batch: int = 64) -> Encoding:
@@ -314,40 +309,38 @@ class Tokenizer(
 
     def to_program(self, encoding: Encoding) -> Program:
         """The program of an encoding at its predicted lengths."""
+        _check_finite(encoding.predicted)
         return Program(
             codes=encoding.codes,
             lengths=encoding.lengths,
             codebook_size=self.config.quantizer.codes,
-            model=self.fingerprint,
+            model=self.identity.codes,
         )
+
+    def forward(self, images: Tensor) -> Encoding:
+        """uint8 images `(B, 3, H, H)` to everything the model computes from them.
+
+        The part of `encode` and `analyse` that is pure tensors: `model.compile()` compiles it.
+        Where a field is not finite, `predicted` is NaN: a length head can turn infinity into an
+        ordinary number.
+        """
+        return self._analyse(self._scaled_field(images))
 
     def _analyse(self, scaled: Tensor) -> Encoding:
         with self._autocast():
             raw = self.generator(scaled)
             quantized = self.quantizer(raw)
             predicted = self.length_head(scaled)
+        finite = scaled.isfinite().flatten(1).all(dim=1)
         return Encoding(
             field=scaled / self.config.teacher.scale,
             raw=raw,
             z=quantized.z,
             codes=quantized.codes,
             z_q=quantized.z_q,
-            predicted=predicted,
+            predicted=predicted.masked_fill(~finite, torch.nan),
             lengths=whole_lengths(predicted, self.config.max_length),
         )
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 images `(B, 3, H, H)` to all codes `(B, K)` and predicted lengths `(B,)`.
-
-        The part of `encode` that is pure tensors: `model.compile()` compiles it. Where the field
-        is not finite the length is NaN: a length head may well make a number of infinity.
-        """
-        field = self._scaled_field(images)
-        with self._autocast():
-            codes = self.quantizer(self.generator(field)).codes
-            predicted = self.length_head(field)
-        finite = field.isfinite().flatten(1).all(dim=1)
-        return codes, predicted.masked_fill(~finite, torch.nan)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile `forward`; arguments are `torch.compile`'s."""
@@ -363,32 +356,53 @@ class Tokenizer(
         dtype: torch.dtype = torch.float32,
         push_to_hub: bool = False,
         repo_id: str | None = None,
-        config: object = None,
-        model_card_kwargs: object = None,
         **push: Any,
     ) -> None:
         """Write `config.json`, `model.safetensors` and a model card into a folder.
 
-        With `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name.
-        `config` and `model_card_kwargs` are the hub mixin's; both files come from the model.
+        With `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name;
+        `push` goes to `push_to_hub`.
         """
         from strop.model.checkpoint import save_folder
 
-        save_folder(self, save_directory, dtype)
-        if push_to_hub:
-            self.push_to_hub(repo_id or Path(save_directory).name, **push)
-        elif push:
+        if push and not push_to_hub:
             raise ConfigError(
                 f"save_pretrained does not know {', '.join(push)}.",
                 "Give push_to_hub=True to upload, or leave it out.",
             )
+        save_folder(self, save_directory, dtype)
+        if push_to_hub:
+            self.push_to_hub(repo_id or Path(save_directory).name, **push)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        revision: str | None = None,
+        commit_message: str = "Upload a strop model",
+        create_pr: bool = False,
+    ) -> str:
+        """Upload the model to the hub; returns the address of the commit."""
+        from strop.model.checkpoint import push_folder
+
+        return push_folder(
+            self,
+            repo_id,
+            private=private,
+            token=token,
+            revision=revision,
+            commit_message=commit_message,
+            create_pr=create_pr,
+        )
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: PathLike, **hub: Any) -> Tokenizer:
-        """Read a bundled model, a folder, or a hub id; `hub` goes to the download."""
+    def from_pretrained(cls, pretrained_model_name_or_path: PathLike, **options: Any) -> Tokenizer:
+        """Read a bundled model, a folder, or a hub id; options are those of `strop.load`."""
         from strop.model.checkpoint import load
 
-        return load(pretrained_model_name_or_path, **hub)
+        return load(pretrained_model_name_or_path, **options)
 
     # Inside.
 
@@ -399,9 +413,22 @@ class Tokenizer(
                 f"the model expects {self.config.teacher.width}.",
                 "Set teacher.width to the teacher's, or name another teacher.",
             )
+        if self._teacher_digest not in ("", teacher.digest):
+            raise TeacherError(
+                f"The weights or the preprocessing of the teacher {self.config.teacher.name} "
+                f"(digest {teacher.digest}) are not those that the model was trained with "
+                f"({self._teacher_digest}).",
+                "Restore the teacher's folder, or train a model on the new teacher.",
+            )
         self.__dict__["_teacher"] = teacher.to(self.device)
 
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode. A training step may move weights in ways that no digest sees."""
+        self._digests.clear()
+        return super().train(mode)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._digests.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.__dict__["_teacher"] is not None:
             self.__dict__["_teacher"]._apply(fn)
@@ -455,27 +482,20 @@ class Tokenizer(
             return lengths_for_mean(predicted, mean_length, capacity)
         return whole_lengths(predicted, capacity)
 
-    def _chunks(self, images: ImageLike | Sequence[ImageLike], batch: int) -> Iterator[Tensor]:
-        """Any images as uint8 batches of the model's size on its device; singly on a CPU."""
-        size, fit = self.config.image_size, self.config.fit
-        batch = 1 if self.device.type == "cpu" else batch
-        if isinstance(images, Tensor) and images.ndim == 4:
-            if images.shape[1] != 3:
-                raise ImageError(
-                    f"A tensor of shape {tuple(images.shape)} is not a batch of RGB images.",
-                    "Give it as (B, 3, H, W).",
-                )
-            for part in tensor_to_bytes(images).split(batch):
-                yield fit_square(part.to(self.device), size, fit)
-            return
-        several = _several(images)
-        if not several:
-            raise ImageError("There are no images to encode.", "Give at least one.")
-        for start in range(0, len(several), batch):
-            squares = [
-                fit_square(to_tensor(image), size, fit) for image in several[start : start + batch]
-            ]
-            yield torch.stack([square.to(self.device) for square in squares])
+    def _batches(self, images: ImageLike | Sequence[ImageLike], batch: int) -> Iterator[Tensor]:
+        config = self.config
+        return square_batches(
+            images, size=config.image_size, fit=config.fit, batch=batch, device=self.device
+        )
+
+    def _known_identity(self) -> Identity:
+        return of_tokenizer(self.config, self, self.known_teacher_digest, self._digests)
+
+    def _wrote(self, model: str) -> bool:
+        """Whether programs that carry `model` are of this model. It never loads the teacher."""
+        return self._known_identity().wrote(model) or model == legacy_fingerprint(
+            self.config, self.quantizer.codebook
+        )
 
     def _check_program(self, program: Program) -> None:
         if not isinstance(program, Program):
@@ -483,22 +503,12 @@ class Tokenizer(
                 f"A {type(program).__name__} is no program.",
                 "Give what `encode` returns, or make a `Program` of the codes.",
             )
-        if program.codebook_size != self.config.quantizer.codes:
+        program.check_fits(self.config.quantizer.codes, self.config.max_length)
+        if program.model and not self._wrote(program.model):
             raise ProgramError(
-                f"The program's codebook has {program.codebook_size} codes, "
-                f"this model's {self.config.quantizer.codes}.",
-                "Interpret it with the model that wrote it (--model on the command line).",
-            )
-        if program.model and program.model != self.fingerprint:
-            raise ProgramError(
-                f"The program was written by model {program.model}, this is {self.fingerprint}.",
+                f"The program was written by model {program.model}, this is "
+                f"{self._known_identity().codes}.",
                 "Interpret it with the model that wrote it, or encode the image again.",
-            )
-        if program.capacity > self.config.max_length:
-            raise ProgramError(
-                f"The program has room for {program.capacity} codes, this model reads "
-                f"{self.config.max_length}.",
-                "Interpret it with the model that wrote it.",
             )
 
 
@@ -515,20 +525,18 @@ def _check_positive(config: Any, where: str) -> None:
 
 def _joined(parts: Sequence[Encoding]) -> Encoding:
     names = [each.name for each in fields(Encoding)]
-    return Encoding(**{n: torch.cat([getattr(part, n) for part in parts]) for n in names})
+    joined = Encoding(**{n: torch.cat([getattr(part, n) for part in parts]) for n in names})
+    _check_finite(joined.predicted)
+    return joined
+
+
+def _check_finite(predicted: Tensor) -> None:
+    if not torch.isfinite(predicted).all():
+        raise ModelError(
+            "The teacher's field is not finite.",
+            'If its features leave fp16\'s range, set `precision = "bf16"`.',
+        )
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
-
-
-def _several(images: Any) -> Sequence[Any]:
-    return images if isinstance(images, list | tuple) else [images]
-
-
-def _names(images: Any) -> tuple[str, ...]:
-    """The names of images given as paths, or none if any is not."""
-    several = _several(images)
-    if all(isinstance(image, str | Path) for image in several):
-        return tuple(str(image) for image in several)
-    return ()
