@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 
 from common import device, save
+from strop.data.loader import image_batches
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
 from strop.evaluation.pixels import ssim_of_mean
 
 SETS = {

@@ -22,10 +22,11 @@ from rich.progress import track
 from torch import Tensor
 
 from common import RESULTS, device, save
-from strop.data.scenes import ScenesDataset, truth
+from strop.data import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.files import read_json
 from strop.model.teacher import Teacher, load_teacher
+from strop.scenes import truth
 from strop.statistics import bootstrap, pearson
 from strop.structure.complexity import covered, outlines
 from strop.training.features import outlines_of

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from strop.data import ScenesDataset
+from strop.data.loader import image_batches
 from strop.data.record import Dataset
-from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
 from strop.evaluation.alignment import align
 from strop.evaluation.features import encode_fields
 from strop.evaluation.rate import compare_lengths, curves_of

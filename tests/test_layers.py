@@ -2,6 +2,8 @@
 
 cli -> inspector -> evaluation, structure -> training -> curriculum, objective, data
     -> model -> program -> errors, files, config, images
+
+The renderer, `scenes`, stands alone: it takes errors, files and random from the package.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ SOURCE = Path(strop.__file__).parent
 LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
     {"files", "config", "device", "random", "progress"},
-    {"images", "metrics", "figures", "statistics", "identity"},
+    {"images", "metrics", "figures", "statistics", "identity", "scenes"},
     {"program"},
     {"model"},
     {"curriculum", "data"},
@@ -30,6 +32,7 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"cli"},
     {"__init__", "__main__"},
 ]
+SCENES_IMPORTS = {"scenes", "errors", "files", "random"}
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 
 FORBIDDEN_IMPORTS = {"torchvision", "pickle", "cPickle", "dill", "webdataset", "joblib", "shelve"}
@@ -75,7 +78,9 @@ def violations(tree: ast.AST, module: str) -> list[str]:
         target = component(imported)
         if target not in HEIGHT:
             target = "__init__"  # `from strop import Program`
-        if target != own and HEIGHT[target] >= HEIGHT[own]:
+        if own == "scenes" and target not in SCENES_IMPORTS:
+            found.append(f"{module} imports {imported}, but the renderer stands alone")
+        elif target != own and HEIGHT[target] >= HEIGHT[own]:
             # The command line may ask the package for its version and public names.
             if own == "cli" and target == "__init__":
                 continue
@@ -131,6 +136,8 @@ def test_a_module_imports_only_what_lies_below(path):
         ("strop.evaluation.r2", "from strop.structure.erasure import erasure"),
         ("strop.evaluation.r2", "from ..structure import erasure"),
         ("strop.errors", "from strop.files import PathLike"),
+        ("strop.scenes.render", "from strop.config import section"),
+        ("strop.scenes.describe", "from strop.data.record import Record"),
         ("strop.training.step", "if TYPE_CHECKING:\n    from strop.cli import main"),
     ],
 )

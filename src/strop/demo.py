@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from strop.data.scenes import ScenesDataset, object_counts
+from strop.data.rendered import ScenesDataset
 from strop.errors import DataError
 from strop.figures import (
     MUTED,
@@ -27,6 +27,7 @@ from strop.metrics import r2, r2_centred
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
+from strop.scenes import object_counts
 from strop.structure.counterfactual import erasure
 
 OBJECT_COUNTS = (3, 5, 8, 10)

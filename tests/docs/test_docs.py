@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.images import save_image
 
 ROOT = Path(__file__).parents[2]

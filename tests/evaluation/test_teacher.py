@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from strop.data import ScenesDataset
 from strop.data.record import VOID, Record
-from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.errors import DataError
 from strop.evaluation import teacher as module

@@ -15,7 +15,7 @@ from PIL import Image
 from serving import base64_file, image_file, served
 
 import strop
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.images import read_image
 from strop.inspector import gallery as galleries
 from strop.inspector.engine import Engine

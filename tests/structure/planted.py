@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from strop.data.record import Record
-from strop.data.scenes import vocabulary as words
 from strop.model.generator import GeneratorConfig
 from strop.model.interpreter import InterpreterConfig
 from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.scenes import vocabulary as words
 
 GRID, LENGTH, CODES, CLASSES = 8, 7, 12, 4
 SHARED = LENGTH  # the block that tokens 0 and 1 hold up together

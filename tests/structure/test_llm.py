@@ -7,7 +7,7 @@ import json
 import pytest
 from chat_server import Answer, serve
 
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.errors import ConfigError, DataError, EndpointError
 from strop.structure import chat
 from strop.structure.llm import Options, run

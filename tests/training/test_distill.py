@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tiny_training import smooth_pictures
 
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.data.subset import subset
 from strop.errors import ConfigError, DataError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher

@@ -14,8 +14,8 @@ import sklearn.datasets
 import torch
 
 from strop import Tokenizer
+from strop.data.loader import record_batches
 from strop.data.spec import open_dataset
-from strop.data.stream import record_batches
 from strop.evaluation.teacher import grouping_auc
 from strop.files import read_json
 from strop.model import card

@@ -20,7 +20,7 @@ from strop.cli.console import (
 from strop.cli.train import features
 from strop.data.check import CheckReport, check_dataset
 from strop.data.pack import pack_dataset
-from strop.data.scenes.write import write_scenes
+from strop.data.rendered import write_scenes
 from strop.device import choose_device
 from strop.errors import ConfigError
 from strop.images import Fit
@@ -61,7 +61,7 @@ def scenes(
             batch_size=batch,
             device=chosen,
             workers=workers,
-            progress=count,
+            progress=lambda _, done, total: count(done, total),
         )
     if as_json:
         print_json({"scenes": n, "output": str(folder), "descriptions": str(written)})

@@ -31,9 +31,9 @@ from strop.data.decode import (
 )
 from strop.data.layout import found, list_files
 from strop.data.record import VOID, Record
-from strop.data.scenes.format import check_scene
 from strop.errors import DataError
 from strop.images import SUFFIXES
+from strop.scenes.describe import check_scene
 
 _MAX_OPEN = 64  # a process may open some 1000 files, and datasets can have more shards
 _MASKS = ("mask.png", "semantic.png", "seg.png")

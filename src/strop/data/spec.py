@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 from strop.data.ade20k import ade20k
@@ -19,16 +18,11 @@ from strop.data.imagenet import imagenet
 from strop.data.nyuv2 import nyuv2
 from strop.data.packed import packed
 from strop.data.record import Dataset
+from strop.data.rendered import ScenesDataset
 from strop.data.shards import shards
 from strop.data.subset import subset
 from strop.data.voc import voc
 from strop.errors import DataError, did_you_mean
-
-
-def _scenes(**parameters: Any) -> Dataset:
-    from strop.data.scenes import ScenesDataset  # the renderer is loaded only when asked for
-
-    return ScenesDataset(**parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,7 @@ KINDS: dict[str, Kind] = {
     "nyuv2": Kind(nyuv2, {"split": str}),
     "packed": Kind(packed, {}),
     "scenes": Kind(
-        _scenes, {"n": int, "seed": int, "size": int, "by": str, "start": int}, has_path=False
+        ScenesDataset, {"n": int, "seed": int, "size": int, "by": str, "start": int}, has_path=False
     ),
     "shards": Kind(shards, {"classes": int}),
     "voc": Kind(voc, {"split": str, "masks": str, "labels": str}),

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strop.data.loader import record_batches
 from strop.data.record import Dataset
-from strop.data.stream import record_batches
 from strop.errors import ConfigError, ModelError
 from strop.evaluation.context import Report
 from strop.evaluation.features import Truth, truth_of

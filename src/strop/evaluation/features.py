@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.data.loader import record_batches
 from strop.data.record import VOID, Batch, Dataset
-from strop.data.stream import record_batches
 from strop.model.length_head import whole_lengths
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program

@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.data.loader import record_batches
 from strop.data.record import VOID, Dataset
-from strop.data.stream import record_batches
 from strop.evaluation.probes.checks import check_datasets
 from strop.evaluation.probes.protocol import PAPER
 from strop.evaluation.probes.tasks import MultilabelTask, SegmentationTask, class_shares, run

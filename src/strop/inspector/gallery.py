@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from strop.data.layout import list_files
-from strop.data.scenes import ScenesDataset
+from strop.data.rendered import ScenesDataset
 from strop.errors import DataError, ImageError
 from strop.images import fit_square, read_image
 from strop.inspector.engine import Engine

@@ -8,11 +8,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from strop.data.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 from strop.errors import ProgramError
 from strop.files import check_format, format_tag
 from strop.inspector.pictures import MAX_BYTES
 from strop.program import FORMAT, Program
+from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 
 MAX_CODES = 4096
 MAX_CLUSTERS = 12

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from strop.data.scenes import ScenesDataset
-from strop.data.scenes.render import render
-from strop.data.scenes.scene import Scenes
+from strop.data.rendered import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.errors import DataError, FormatError
 from strop.files import check_format, format_tag, write_text
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
+from strop.scenes.render import render
+from strop.scenes.scene import Scenes
 from strop.structure.study import Encoded, Job, encode_dataset
 from strop.structure.things import ATTRIBUTES, Thing, Things, things_of
 

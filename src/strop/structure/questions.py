@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from strop.data.scenes.vocabulary import MAX_OBJECTS
+from strop.scenes.vocabulary import MAX_OBJECTS
 from strop.structure.things import ATTRIBUTES, Thing, Things
 
 Kind = Literal["count", "exist", "query", "compare number", "compare attribute"]

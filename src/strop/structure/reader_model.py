@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.data.scenes.vocabulary import EXTENT, MAX_OBJECTS
 from strop.errors import DataError
 from strop.program import Program
+from strop.scenes.vocabulary import EXTENT, MAX_OBJECTS
 from strop.structure.consensus import Places, Words, consensus
 from strop.structure.fitting import NetworkConfig, layer_sizes
 from strop.structure.things import ATTRIBUTES, Thing, Things

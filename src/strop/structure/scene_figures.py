@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from strop.data.scenes import vocabulary
 from strop.figures import MUTED, new_figure, show_image
+from strop.scenes import vocabulary
 from strop.structure.things import Things
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from strop.config import from_dict, to_dict
+from strop.data.loader import record_batches
 from strop.data.record import Batch, Dataset, Record, first_readable
 from strop.data.spec import open_dataset
-from strop.data.stream import record_batches
 from strop.errors import ConfigError, DataError, did_you_mean
 from strop.figures import save_figure
 from strop.files import PathLike, atomic_path, write_json, write_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from strop.data.scenes import vocabulary
+from strop.scenes import vocabulary
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "shape": vocabulary.SHAPES,

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from strop.curriculum import total_variation
+from strop.data.loader import image_batches
 from strop.data.record import Dataset
-from strop.data.stream import image_batches
 from strop.errors import FormatError, TrainingError
 from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.images import Fit

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.data.loader import checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import checked_images, image_batches
 from strop.errors import TrainingError
 from strop.images import Fit
 from strop.training import draws

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from strop.data import ScenesDataset
 from strop.data.record import Dataset, Record
-from strop.data.scenes import ScenesDataset
 
 
 class Kept:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file
 
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.data.subset import subset
 from strop.errors import ConfigError, DataError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from strop.config import flatten, to_dict
-from strop.data.scenes import ScenesDataset
+from strop.data.rendered import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.evaluation.clevr.rows import DATA, HELD_OUT, Row, choosing, measured_on, tried
 from strop.evaluation.measures import MEASURES

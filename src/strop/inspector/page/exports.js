@@ -23,7 +23,7 @@ export function pythonLines({ model, source, encoded, program, token, pair }) {
   const lines = [];
   if (!source || paired) lines.push("import torch", "");
   lines.push("import strop");
-  if (source?.scene) lines.push("from strop.data.scenes import ScenesDataset");
+  if (source?.scene) lines.push("from strop.data import ScenesDataset");
   if (source) lines.push("from strop.metrics import r2, r2_centred");
   if (paired) lines.push("from strop.structure.counterfactual import pair_erasure");
   lines.push("", `tok = strop.load(${JSON.stringify(model.name)})`);

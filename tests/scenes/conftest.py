@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from strop.data.scenes import Scenes
-from strop.data.scenes import vocabulary as words
+from strop.scenes import Scenes
+from strop.scenes import vocabulary as words
 
 Thing = tuple[str, str, str, str, float, float, float]
 """shape, size, material, colour, x, y, rotation."""

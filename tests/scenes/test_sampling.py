@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strop.data.scenes import sample_scenes, truth
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.camera import ground_directions
-from strop.data.scenes.sampling import visible_pixels
+from strop.scenes import sample_scenes, truth
+from strop.scenes import vocabulary as words
+from strop.scenes.camera import ground_directions
+from strop.scenes.sampling import visible_pixels
 
 
 @pytest.fixture(scope="module")

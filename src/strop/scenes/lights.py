@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strop.data.scenes.camera import Vector
-from strop.data.scenes.scene import Scenes
+from strop.scenes.camera import Vector
+from strop.scenes.scene import Scenes
 
 # Power (red, green, blue) and edge length of the key, fill and back light.
 _LIGHT_POWER = ((17.3, 16.1, 13.8), (4.2, 4.5, 5.45), (6.5, 6.45, 6.6))

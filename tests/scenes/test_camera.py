@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strop.data.scenes import camera as cameras
-from strop.data.scenes import vocabulary as words
+from strop.scenes import camera as cameras
+from strop.scenes import vocabulary as words
 
 
 def test_the_target_is_in_the_middle():

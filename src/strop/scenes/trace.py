@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.camera import Vector, basis
-from strop.data.scenes.geometry import Solids, interval, interval_of, round_edges, shape_codes
-from strop.data.scenes.lights import Lights
+from strop.scenes import vocabulary as words
+from strop.scenes.camera import Vector, basis
+from strop.scenes.geometry import Solids, interval, interval_of, round_edges, shape_codes
+from strop.scenes.lights import Lights
 
 _START = 1e-4
 """Nearer than this to its origin, a ray meets nothing."""

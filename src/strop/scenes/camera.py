@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from strop.data.scenes import vocabulary as words
+from strop.scenes import vocabulary as words
 
 Vector = tuple[Tensor, Tensor, Tensor]
 """x, y and z as separate tensors of one shape: contiguous on a CPU, fused on a GPU."""

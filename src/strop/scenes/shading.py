@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.camera import Vector
-from strop.data.scenes.geometry import Solids
-from strop.data.scenes.lights import Lights
-from strop.data.scenes.scene import Scenes
+from strop.scenes import vocabulary as words
+from strop.scenes.camera import Vector
+from strop.scenes.geometry import Solids
+from strop.scenes.lights import Lights
+from strop.scenes.scene import Scenes
 
 GROUND_ALBEDO = 0.826
 AMBIENT = 0.165

@@ -1,14 +1,17 @@
-"""A batch of scenes as tensors of fixed shape."""
+"""A batch of scenes as tensors of fixed shape, and the semantic classes of their objects."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from strop.data.scenes import vocabulary as words
+from strop.scenes import vocabulary as words
+
+By = Literal["shape", "color"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +87,21 @@ def concatenate(parts: Sequence[Scenes]) -> Scenes:
     """One batch of all the scenes in `parts`, in order."""
     names = [field.name for field in fields(Scenes)]
     return Scenes(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
+
+
+def class_names(by: By) -> tuple[str, ...]:
+    """Names of the semantic ids: by shape and material, or by colour; 0 is the background."""
+    return words.CLASSES_BY_SHAPE if by == "shape" else words.CLASSES_BY_COLOR
+
+
+def object_classes(scenes: Scenes, by: By) -> Tensor:
+    """(B, O) int64: the class of each object, from 1."""
+    if by == "color":
+        return scenes.color + 1
+    return scenes.shape * len(words.MATERIALS) + scenes.material + 1
+
+
+def semantic_masks(scenes: Scenes, instance: Tensor, by: By) -> Tensor:
+    """The instance masks (B, H, W) as classes, (B, H, W) int64."""
+    classes = torch.nn.functional.pad(object_classes(scenes, by), (1, 0))
+    return classes.gather(1, instance.flatten(1)).reshape(instance.shape)

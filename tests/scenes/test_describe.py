@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from strop.data.scenes import camera as cameras
-from strop.data.scenes import describe, parse, read_scenes, sample_scenes, truth
 from strop.errors import DataError
+from strop.scenes import camera as cameras
+from strop.scenes import describe, parse, read_scenes, sample_scenes, truth
 
 
 def test_json_round_trip():

@@ -1,4 +1,4 @@
-"""Scenes on disk in CLEVR's layout, with masks and depth beside the images."""
+"""Rendered scenes as a dataset: nothing on disk, every record made when asked for."""
 
 from __future__ import annotations
 
@@ -13,19 +13,131 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from strop.data.pool import default_context
 from strop.data.record import Record
-from strop.data.scenes.dataset import ScenesDataset
-from strop.data.scenes.render import RENDERER_VERSION
 from strop.errors import DataError
 from strop.files import PathLike, atomic_path, read_json, write_json, write_text
+from strop.progress import Progress, no_progress
+from strop.scenes.describe import describe, image_name
+from strop.scenes.render import RENDERER_VERSION, render, truth
+from strop.scenes.sampling import object_counts, sample_scenes
+from strop.scenes.scene import By, Scenes, class_names, object_classes, semantic_masks
 
-Progress = Callable[[int, int], None]
-"""Called with the number of scenes done and of all."""
-
+_BLOCK = 2048
+"""Scenes sampled ahead at once on a GPU."""
 _FORMAT = ("scenes", 1)
-_INFO = {"version": "1.0", "license": "Apache-2.0", "source": "strop.data.scenes"}
+_INFO = {"version": "1.0", "license": "Apache-2.0", "source": "strop.scenes"}
+
+
+class ScenesDataset:
+    """`n` scenes of `seed`, rendered on the fly; a `strop.data.record.Dataset`.
+
+    Record `i` is scene `start + i` and depends on nothing else. `by` chooses the classes of the
+    semantic mask and of the labels: "shape" (shape and material) or "color".
+    """
+
+    def __init__(
+        self,
+        n: int = 10_000,
+        *,
+        seed: int = 0,
+        size: int | tuple[int, int] = 128,
+        by: By = "shape",
+        start: int = 0,
+        split: str = "new",
+    ) -> None:
+        if n < 1 or start < 0:
+            raise DataError(
+                f"scenes: n is {n} and start is {start}.", "n is at least 1 and start at least 0."
+            )
+        if by not in ("shape", "color"):
+            raise DataError(f"scenes: by is {by!r}.", "Expected 'shape' or 'color'.")
+        if min(size if isinstance(size, tuple) else (size,)) < 1:
+            raise DataError(f"scenes: size is {size}.", "Expected at least one pixel.")
+        self.n, self.seed, self.size, self.by = n, seed, size, by
+        self.start, self.split = start, split
+        self.name = f"scenes:?n={n}&seed={seed}"
+        self.classes = class_names(by)
+        self.label_names = self.classes[1:]
+
+    def __len__(self) -> int:
+        return self.n
+
+    def sources(self) -> Iterator[str]:
+        """The parameters that determine every record."""
+        yield f"seed={self.seed} start={self.start} size={self.size} by={self.by} {self.split}"
+
+    def __getitem__(self, index: int) -> Record:
+        if not -self.n <= index < self.n:
+            raise IndexError(f"scene {index} of {self.n}")
+        return self.records([index % self.n])[0]
+
+    def scenes(self, indices: list[int] | range, device: torch.device | str = "cpu") -> Scenes:
+        """The scenes at `indices` as tensors."""
+        return sample_scenes(self.seed, [self.start + i for i in indices], device)
+
+    def object_counts(self) -> Tensor:
+        """(n,) int64: objects in each scene, without making any."""
+        return object_counts(self.seed, range(self.start, self.start + self.n))
+
+    def images(self, indices: list[int] | range, device: torch.device | str = "cpu") -> Tensor:
+        """Images at `indices`: (B, 3, H, W) uint8 on `device`."""
+        return render(self.scenes(indices, device), self.size)
+
+    def records(
+        self, indices: list[int] | range, device: torch.device | str = "cpu"
+    ) -> list[Record]:
+        """Whole records at `indices`, rendered together; their tensors are on `device`."""
+        scenes = self.scenes(indices, device)
+        images = render(scenes, self.size)
+        instance, depth = truth(scenes, self.size)
+        semantic = semantic_masks(scenes, instance, self.by)
+        held = torch.zeros(len(scenes), len(self.classes), dtype=torch.bool, device=images.device)
+        classes = torch.where(scenes.present, object_classes(scenes, self.by), 0)
+        held.scatter_(1, classes, torch.ones_like(classes, dtype=torch.bool))
+        records = []
+        for row, (index, scene) in enumerate(
+            zip(indices, describe(scenes, self.size, self.split), strict=True)
+        ):
+            number = self.start + index
+            scene |= {
+                "image_index": number,
+                "image_filename": image_name(self.split, number),
+            }
+            records.append(
+                Record(
+                    image=images[row],
+                    name=f"CLEVR_{self.split}_{number:06d}",
+                    semantic=semantic[row],
+                    instance=instance[row],
+                    labels=held[row, 1:],
+                    depth=depth[row],
+                    scene=scene,
+                )
+            )
+        return records
+
+    def batches(
+        self,
+        batch_size: int,
+        device: torch.device | str = "cpu",
+        first: int = 0,
+        drop_last: bool = True,
+    ) -> Iterator[Tensor]:
+        """Images in order from record `first`, (batch_size, 3, H, W) uint8 on `device`.
+
+        Scenes are sampled a block ahead, so that a GPU is asked seldom and with much at once.
+        """
+        block = max(batch_size, (_BLOCK // batch_size) * batch_size)
+        for begin in range(first, self.n, block):
+            scenes = self.scenes(range(begin, min(begin + block, self.n)), device)
+            for row in range(0, len(scenes), batch_size):
+                part = scenes[row : row + batch_size]
+                if len(part) < batch_size and drop_last:
+                    return
+                yield render(part, self.size)
 
 
 def write_scenes(
@@ -39,7 +151,7 @@ def write_scenes(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     workers: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Path:
     """Render `n` scenes into the folder `out` and return the path of the scenes file.
 
@@ -69,12 +181,10 @@ def write_scenes(
     chunks = [todo[first : first + batch_size] for first in range(0, len(todo), batch_size)]
     job = partial(_write_chunk, folder, dataset, device=device)
     done = n - len(todo)
-    if progress is not None:
-        progress(done, n)
+    progress("rendering", done, n)
     for written in _run(job, chunks, workers, device):
         done += written
-        if progress is not None:
-            progress(done, n)
+        progress("rendering", done, n)
     return _collect(folder, split, {**_INFO, **settings})
 
 

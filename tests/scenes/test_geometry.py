@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.geometry import (
+from strop.scenes import vocabulary as words
+from strop.scenes.geometry import (
     BEVEL,
     interval,
     interval_of,

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strop.data.scenes import camera as cameras
-from strop.data.scenes import random, shading, trace
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.camera import Vector
-from strop.data.scenes.geometry import Solids, normal, solids, to_local
-from strop.data.scenes.lights import Lights, light_samples, lights
-from strop.data.scenes.scene import Scenes
-from strop.data.scenes.shading import Surface
+from strop.scenes import camera as cameras
+from strop.scenes import hashing, shading, trace
+from strop.scenes import vocabulary as words
+from strop.scenes.camera import Vector
+from strop.scenes.geometry import Solids, normal, solids, to_local
+from strop.scenes.lights import Lights, light_samples, lights
+from strop.scenes.scene import Scenes
+from strop.scenes.shading import Surface
 
 RENDERER_VERSION = 1
 """Goes up when the same seed gives other scenes or other pixels."""
@@ -86,7 +86,7 @@ def camera_rays(
     row, column = torch.div(grid, columns, rounding_mode="floor") % samples, grid % samples
     cell = torch.arange(lamp**2, device=device)[:, None]
     cells = samples * lamp
-    jitter = random.uniform(random.key(0, grid), 2 * lamp**2)
+    jitter = hashing.uniform(hashing.key(0, grid), 2 * lamp**2)
     first_jitter, second_jitter = jitter.float().T.chunk(2)
     first = (cell % lamp) * samples + column
     second = torch.div(cell, lamp, rounding_mode="floor") * samples + row

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.camera import Vector
-from strop.data.scenes.scene import Scenes
+from strop.scenes import vocabulary as words
+from strop.scenes.camera import Vector
+from strop.scenes.scene import Scenes
 
 BEVEL = {words.CUBE: 0.2, words.SPHERE: 1.0, words.CYLINDER: 0.07}
 """Radius of the rounded edges over the object's own; fitted to masks of the generator."""

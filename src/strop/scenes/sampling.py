@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from strop.data.scenes import camera as cameras
-from strop.data.scenes import random
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.geometry import solids
-from strop.data.scenes.scene import Scenes
-from strop.data.scenes.trace import nearest_of_camera
+from strop.scenes import camera as cameras
+from strop.scenes import hashing
+from strop.scenes import vocabulary as words
+from strop.scenes.geometry import solids
+from strop.scenes.scene import Scenes
+from strop.scenes.trace import nearest_of_camera
 
 _ROUND = 64
 """Scenes tried at once: enough to hide the cost of a call, few enough for a CPU's cache."""
@@ -67,7 +67,7 @@ def object_counts(seed: int, indices: Sequence[int] | Tensor) -> Tensor:
 
 def _frame(seed: int, index: Tensor) -> Tensor:
     """(B, 13): what is drawn once for each scene: number of objects, camera, lights."""
-    return random.uniform(random.key(seed, index, torch.full_like(index, _FRAME)), 13)
+    return hashing.uniform(hashing.key(seed, index, torch.full_like(index, _FRAME)), 13)
 
 
 def _number(frame: Tensor) -> Tensor:
@@ -84,14 +84,14 @@ def _attempt(seed: int, index: Tensor, attempt: Tensor) -> tuple[Scenes, Tensor]
     lights = lights + words.LIGHT_JITTER * (2 * frame[:, 4:].reshape(-1, 3, 3) - 1)
 
     slot = torch.arange(slots, device=device)
-    drawn = random.uniform(
-        random.key(seed, index[:, None], attempt[:, None] * 4 + _OBJECTS, slot), 5
+    drawn = hashing.uniform(
+        hashing.key(seed, index[:, None], attempt[:, None] * 4 + _OBJECTS, slot), 5
     )
     size = _choice(drawn[..., 0], len(words.SIZES))
     radius = drawn.new_tensor(words.RADIUS)[size]
     present = slot < number[:, None]
-    places = random.uniform(
-        random.key(seed, index[:, None], attempt[:, None] * 4 + _PLACES, slot),
+    places = hashing.uniform(
+        hashing.key(seed, index[:, None], attempt[:, None] * 4 + _PLACES, slot),
         2 * words.MAX_RETRIES,
     )
     places = words.EXTENT * (2 * places.reshape(-1, slots, words.MAX_RETRIES, 2) - 1)

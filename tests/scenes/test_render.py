@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from strop.data.scenes import camera as cameras
-from strop.data.scenes import render, sample_scenes, semantic_masks, truth
-from strop.data.scenes.render import Quality, camera_rays, render_dense, world
+from strop.scenes import camera as cameras
+from strop.scenes import render, sample_scenes, semantic_masks, truth
+from strop.scenes.render import Quality, camera_rays, render_dense, world
 
 
 def alone(scenes, slot):

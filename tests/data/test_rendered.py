@@ -7,10 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
+from strop.data import ScenesDataset, write_scenes
+from strop.data import rendered as writing
 from strop.data.record import Dataset
-from strop.data.scenes import ScenesDataset, read_scenes, write_scenes
-from strop.data.scenes import write as writing
 from strop.errors import DataError, FormatError
+from strop.scenes import read_scenes
 
 
 def test_records():
@@ -133,10 +134,10 @@ def test_a_shorter_run_keeps_the_scenes_that_are_there(tmp_path):
 def test_progress_is_told(tmp_path):
     told = []
     write_scenes(tmp_path, 3, 16, batch_size=2, progress=lambda *step: told.append(step))
-    assert told == [(0, 3), (2, 3), (3, 3)]
+    assert told == [("rendering", 0, 3), ("rendering", 2, 3), ("rendering", 3, 3)]
     told.clear()
     write_scenes(tmp_path, 4, 16, batch_size=2, progress=lambda *step: told.append(step))
-    assert told == [(3, 4), (4, 4)]
+    assert told == [("rendering", 3, 4), ("rendering", 4, 4)]
 
 
 def test_workers_change_nothing(tmp_path):
