@@ -8,7 +8,6 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-import strop
 from strop.cli import COMMANDS, app
 
 HEAVY = ("torch", "transformers", "huggingface_hub", "pyarrow", "matplotlib", "numpy", "PIL")
@@ -46,11 +45,3 @@ def test_help_imports_nothing_heavy(option: str, shown: str) -> None:
     done = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
-
-
-def test_public_names_are_imported_at_first_use() -> None:
-    for name in strop.__all__:
-        assert getattr(strop, name).__name__ == name
-    assert set(strop.__all__) <= set(dir(strop))
-    with pytest.raises(AttributeError, match="no_such_name"):
-        strop.no_such_name  # noqa: B018

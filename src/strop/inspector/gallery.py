@@ -14,7 +14,7 @@ from torch import Tensor
 from strop.data.layout import list_files
 from strop.data.rendered import ScenesDataset
 from strop.errors import DataError, ImageError
-from strop.images import fit_square, read_image
+from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
 from strop.inspector.pictures import thumbnail
 from strop.program import Program
@@ -97,27 +97,28 @@ class Gallery:
         ]
 
     def _fill(self, images: Iterator[tuple[str, Tensor]]) -> None:
-        for name, image in images:
+        for name, square in images:
             if self._closed.is_set():
                 return
-            square = fit_square(image, self._engine.config.image_size, self._engine.config.fit)
             program = self._engine.analyse(square).program
             self.images.append(GalleryImage(name, thumbnail(square), program))
 
     def _scenes(self) -> Iterator[tuple[str, Tensor]]:
-        scenes = ScenesDataset(SCENES, size=min(SCENE_SIZE, self._engine.config.image_size))
+        size, fit = self._engine.config.image_size, self._engine.config.fit
+        scenes = ScenesDataset(SCENES, size=min(SCENE_SIZE, size))
         for index in range(SCENES):
-            yield f"scene {index}", scenes.images([index])[0]
+            yield f"scene {index}", fit_square(scenes.images([index])[0], size, fit)
 
     def _files(self, folder: Path, files: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        size, fit = self._engine.config.image_size, self._engine.config.fit
         for file in files:
             try:
-                image = read_image(folder / file)
+                square = read_square(folder / file, size, fit)
             except ImageError:
                 self.total -= 1  # skip unreadable files
                 continue
             # A file name may hold any bytes, but JSON is UTF-8.
-            yield os.fsencode(Path(file).name).decode(errors="replace"), image
+            yield os.fsencode(Path(file).name).decode(errors="replace"), square
 
 
 def _positions(program: Program, code: int) -> list[int]:

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from strop.errors import ImageError
-from strop.images import fit_square, pil_to_tensor
+from strop.images import MAX_SIDE, fit_square, read_square
 from strop.model.tokenizer import TokenizerConfig
 
 MAX_BYTES = 16 * 2**20
@@ -49,12 +49,13 @@ def read_upload(text: str, config: TokenizerConfig) -> Tensor:
                 "The file is not an image of a known format.", "Send a PNG, a JPEG or a WebP."
             ) from error
         width, height = image.size
-        if width * height > MAX_PIXELS:
+        if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
             raise ImageError(
-                f"The image has {width} x {height} pixels, more than {MAX_PIXELS:,}.",
+                f"The image has {width} x {height} pixels, more than {MAX_PIXELS:,} pixels or "
+                f"{MAX_SIDE:,} along a side.",
                 "Resize it first. The model reads a much smaller image.",
             )
-        return fit_square(pil_to_tensor(image), config.image_size, config.fit)
+        return read_square(image, config.image_size, config.fit)
 
 
 def png(image: Tensor) -> str:
