@@ -150,7 +150,8 @@ class OnlineFieldLoader:
 
     def field_of(self, loaded: Loaded) -> Tensor:
         """See `FieldLoader`."""
-        return online_field(self.teacher, *loaded, self.training)
+        images, drawn = loaded
+        return online_field(self.teacher, images, drawn, self.training)
 
     def report(self) -> str | None:
         """See `FieldLoader`."""
