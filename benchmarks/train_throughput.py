@@ -14,31 +14,34 @@ import argparse
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from strop.training.sources import (
-    FieldSource,
-    ResidentImageSource,
-    Source,
-    compiled_teacher,
-    to_device,
-)
 
 from common import alone, device, preparing, save_rows
-from strop.curriculum import scaled
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.attention import attended, sound_attention
+from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
-from strop.training.forward import Recipe, step_values
+from strop.training.draws import Order
+from strop.training.forward import StepConfig, step_values
+from strop.training.loaders import (
+    CachedFieldLoader,
+    FieldLoader,
+    Loaded,
+    compiled_teacher,
+    online_field,
+    to_device,
+)
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.recorded import WARM_STEPS
 from strop.training.step import Stepper
+from strop.training.views import draw_versions
 
 console = Console()
 
@@ -137,34 +140,29 @@ def measure_preset(
     """Time a configured preset; one row per phase."""
     batch = preset.training.batch
     torch.manual_seed(0)
-    steps = preset.training.steps
-    recipe = Recipe(
-        scaled(preset.objective, steps),
-        scaled(preset.curriculum, steps),
-        scaled(preset.training, steps),
-    )
     tokenizer = Tokenizer(preset.model).to(where).train()
-    source = make_source(preset, setting, where)
+    config = StepConfig.of(preset, tokenizer)
+    loader = make_loader(preset, setting, where)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    stepper = Stepper(tokenizer, source.field_of, recipe, device=where)
+    stepper = Stepper(tokenizer, loader.field_of, config, device=where)
     phases = {1: 1}
     if setting.probes:
-        phases[2] = recipe.curriculum.phase_ends[0]
+        phases[2] = config.curriculum.phase_ends[0]
     step = 1
-    batches = source.batches(step)
+    batches = loader.batches(step)
 
     def take() -> None:
         """One step of the training loop: draw, load, step."""
         nonlocal step
-        stepper(next(batches), to_device(step_values(recipe, step), where), step)
+        stepper(next(batches), to_device(step_values(config, step), where), step)
         step += 1
 
     started = time.perf_counter()
     with preparing():
         loaded = next(batches)
         stepper.initialise_codebook(loaded)
-        stepper.warm_up(loaded, to_device(step_values(recipe, step), where))
+        stepper.warm_up(loaded, to_device(step_values(config, step), where))
         for _ in range(WARM_STEPS + 3):
             take()
         wait(where)
@@ -205,7 +203,32 @@ def measure_preset(
     return rows
 
 
-def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source:
+class ResidentImages:
+    """uint8 images (n, 3, H, H) on the device; the teacher runs in the step."""
+
+    def __init__(
+        self, images: torch.Tensor, teacher: Callable[..., torch.Tensor], training: TrainingConfig
+    ) -> None:
+        self.pixels, self.teacher, self.training = images, teacher, training
+        self.images = len(images)
+        self.order = Order(self.images, training.batch, seed=training.seed)
+
+    def batches(self, step: int) -> Iterator[Loaded]:
+        where = self.pixels.device
+        while True:
+            drawn = draw_versions(self.training, step)
+            yield to_device(self.order.rows(step), where), to_device(drawn, where)
+            step += 1
+
+    def field_of(self, loaded: Loaded) -> torch.Tensor:
+        rows, drawn = loaded
+        return online_field(self.teacher, self.pixels[rows], drawn, self.training)
+
+    def report(self) -> None:
+        """See `FieldLoader`."""
+
+
+def make_loader(preset: Preset, setting: Setting, where: torch.device) -> FieldLoader:
     """A few batches of random data on the device, in the sources of the training loop."""
     model, training = preset.model, preset.training
     count = max(2 * training.batch, 256)
@@ -215,10 +238,10 @@ def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source
         name = model.teacher.name
         teacher = load_teacher(name if ":" in name else f"random:{name}").to(where)
         function = compiled_teacher(teacher, where.type == "cuda" and training.compile != "off")
-        return ResidentImageSource(images, function, training, Workers(), device=where)
+        return ResidentImages(images, function, training)
     shape = (count, 2, model.grid**2, model.teacher.width)
     fields = torch.randn(shape, device=where, dtype=torch.bfloat16)
-    return FieldSource(fields, training, Workers(), device=where)
+    return CachedFieldLoader(fields, training, Workers(), device=where)
 
 
 def timed(take: Callable[[], None], budget: float, where: torch.device) -> float:

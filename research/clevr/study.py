@@ -28,7 +28,7 @@ from strop.data.spec import open_dataset
 from strop.device import describe_machine
 from strop.evaluation.suites import evaluate
 from strop.files import read_json, write_json, write_text
-from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
+from strop.training.callbacks import Callback, Metrics, ProgressBar, TrainingRun
 from strop.training.decoder import train_decoder
 from strop.training.fields import data_name
 from strop.training.loop import train
@@ -111,7 +111,7 @@ class Throughput(Callback):
 
     images_per_second = 0.0
 
-    def on_log(self, run: Run, metrics: Metrics) -> None:
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
         self.images_per_second = metrics["images_per_second"]
 
 

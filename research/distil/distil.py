@@ -51,6 +51,7 @@ from strop.training.checkpoint import (
     write_checkpoint,
 )
 from strop.training.fields import check_held_out, data_name
+from strop.training.loaders import compiled_teacher, to_device
 from strop.training.recorded import Recorded, materialise
 from strop.training.views import NUMBERS, random_views
 from student import Student, Target, coarser, distortion, grouped, term_names, terms

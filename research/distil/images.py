@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from strop.training.sources import split, to_device
 from torch import Tensor
 
 from strop.data.loader import checked_images, image_batches
@@ -18,6 +17,7 @@ from strop.errors import TrainingError
 from strop.images import Fit
 from strop.progress import Progress
 from strop.training import draws
+from strop.training.loaders import split, to_device
 from strop.training.views import NUMBERS, random_views
 
 

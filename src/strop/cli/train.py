@@ -121,12 +121,12 @@ def train_decoder(
     with progress() as bar:
         task = bar.add_task("decoder", total=steps)
 
-        def watch(step: int, losses: dict[str, float]) -> None:
+        def show(step: int, losses: dict[str, float]) -> None:
             text = f"L1 {losses['l1']:.4f}  perceptual {losses['perceptual']:.4f}"
             bar.update(task, completed=step, description=text)
 
         metrics = fit_decoder(
-            tokenizer, data, steps=steps, batch=batch, loading_workers=workers, watch=watch
+            tokenizer, data, steps=steps, batch=batch, loading_workers=workers, progress=show
         )
     _write_back(tokenizer, folder or model, metrics, as_json)
 
