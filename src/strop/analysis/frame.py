@@ -25,7 +25,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +173,11 @@ def _ported(study: Any) -> Analysis:
 
     def run(subject: Subject, options: Any) -> Findings:
         records = subject.records
+        masks = {name: getattr(records, name) for name in ("semantic", "instance")}
+        wide = {name: mask.long() for name, mask in masks.items() if mask is not None}
         encoded = old.Encoded(
             data=subject.data,
-            records=records,
+            records=replace(records, **wide),
             program=subject.program,
             classes=subject.classes,
             label_names=subject.label_names,
