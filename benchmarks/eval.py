@@ -19,7 +19,7 @@ from rich.table import Table
 import strop
 from common import device, machine, save
 from strop.data import pack_dataset
-from strop.evaluation.suites import evaluate
+from strop.analysis.evaluate import evaluate
 
 BARS = {"cuda": 180, "cpu": 900}
 """Seconds: on one H200, and on two CPU cores with the bundled teacher."""

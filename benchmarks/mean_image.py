@@ -12,7 +12,7 @@ from rich.console import Console
 from common import device, save
 from strop.data.spec import open_dataset
 from strop.data.stream import image_batches
-from strop.evaluation.pixels import ssim_of_mean
+from strop.analysis.pixels import ssim_of_mean
 
 SETS = {
     "scenes": ("scenes:?n=2000&seed=2000&size=128", 128),

@@ -20,13 +20,13 @@ from typing import Any
 import clevr
 
 from strop.config import flatten, to_dict
-from strop.evaluation.alignment import HEADLINE
+from strop.analysis.alignment import HEADLINE
 from strop.evaluation.clevr import tables
-from strop.evaluation.measures import MEASURES
-from strop.evaluation.page import to_markdown
-from strop.evaluation.probes.protocol import PROTOCOLS
-from strop.evaluation.report import report_blocks
-from strop.evaluation.runs import read_runs
+from strop.analysis.metric_info import METRICS
+from strop.analysis.page import to_markdown
+from strop.analysis.probes.protocol import PROTOCOLS
+from strop.analysis.report import report_blocks
+from strop.analysis.report import read_runs
 from strop.files import write_text
 from strop.structure.study import STUDIES, find_study
 
@@ -266,7 +266,7 @@ def measures() -> str:
     """Every figure of evaluation, by name."""
     rows = [
         [f"`{name}`", measure.unit, measure.better, measure.definition]
-        for name, measure in MEASURES.items()
+        for name, measure in METRICS.items()
     ]
     return table(["figure", "unit", "better", "definition"], rows)
 

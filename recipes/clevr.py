@@ -27,7 +27,7 @@ from measure import length_by_objects
 from strop.cli.console import err
 from strop.data.spec import open_dataset
 from strop.evaluation.clevr.rows import FACTS
-from strop.evaluation.suites import evaluate
+from strop.analysis.evaluate import evaluate
 from strop.files import read_json, write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
 from strop.training.decoder import train_decoder

@@ -32,7 +32,7 @@ from typing import Any
 from strop.analysis.findings import Findings, read_findings, write_findings
 from strop.analysis.registry import ANALYSES, STUDIES
 from strop.analysis.subject import Subject
-from strop.config import from_dict, to_dict
+from strop.config import flatten, from_dict, to_dict
 from strop.data.record import Record, first_readable
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError, did_you_mean
@@ -112,6 +112,20 @@ def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> N
             )
 
 
+def check_subject(analysis: Analysis, name: str, subject: Subject, options: Any) -> None:
+    """Refuse a model or data that the analysis cannot use, before anything is encoded."""
+    train = subject.train
+    if analysis.fits and train is None:
+        raise DataError(
+            f"{name} is fitted on data, and there is none for {subject.data}.",
+            "Give it with --train SPEC.",
+        )
+    for each in (subject, train) if analysis.fits and train else (subject,):
+        if analysis.needs:
+            check_needs(analysis.needs, first_readable(each.dataset), name, each.data)
+    analysis.check(subject, options)
+
+
 def run_study(
     tokenizer: Tokenizer,
     name: str,
@@ -123,25 +137,24 @@ def run_study(
     workers: int = 0,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Run the analysis `name` on the dataset `data`; return the content of OUT/NAME.json.
+    """Run the study `name` on the dataset `data`; return the content of OUT/NAME.json.
 
-    `options` are values for the analysis's own options. `batch` images are encoded at a time, and
+    `options` are values for the study's own options. `batch` images are encoded at a time, and
     `workers` processes read them. A result of the same model, data and options is not computed
-    again.
+    again; any other is replaced.
     """
     analysis = find_analysis(name, STUDIES, "study")
     chosen = make_options(analysis, name, options or {})
-    dataset = open_dataset(data)
-    check_needs(analysis.needs, first_readable(dataset), name, data)
     subject = Subject(
         tokenizer=tokenizer,
-        dataset=dataset,
+        dataset=open_dataset(data),
         data=data,
         folder=Path(out),
         batch=batch,
         workers=workers,
         progress=progress,
     )
+    check_subject(analysis, name, subject, chosen)
     header = {
         "study": name,
         "model": tokenizer.fingerprint,
@@ -156,15 +169,34 @@ def run_study(
     return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
 
 
-def identities(subject: Subject, analysis: Analysis) -> dict[str, str]:
-    """The identities of everything that can change the result, by role."""
-    found = {"model": subject.tokenizer.fingerprint, "data": subject.data}
-    return found | ({} if subject.train is None else {"train": subject.train.data})
+def identities(subject: Subject, analysis: Analysis) -> dict[str, Any]:
+    """The identities of everything that can change the result: the model's by role, the data's."""
+    tokenizer = subject.tokenizer
+    model = {"codes": tokenizer.fingerprint, "teacher": tokenizer.config.teacher.name}
+    train = {} if subject.train is None else {"train": subject.train.data}
+    return {"model": model, "data": subject.data, **train}
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The keys of `wanted` whose values are not those of the result `found`."""
-    return [key for key, value in wanted.items() if found.get(key) != value]
+_WORDS = str.maketrans("._", "  ")
+IDENTIFYING = ("seed", "protocol", "options", "identities")
+"""The keys of a result that decide whether it can be used again."""
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """In what a stored result is not the wanted one, as words: `model codes`: (found, wanted)."""
+
+    def facts(result: Mapping[str, Any]) -> dict[str, Any]:
+        return flatten({key: result[key] for key in IDENTIFYING if key in result})
+
+    old, new = facts(found), facts(wanted)
+    return {
+        key.removeprefix("options.").removeprefix("identities.").translate(_WORDS): (
+            old.get(key),
+            new.get(key),
+        )
+        for key in (*new, *old)
+        if old.get(key) != new.get(key)
+    }
 
 
 def _ported(study: Any) -> Analysis:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.paper import variants
 from strop.config import from_dict
 from strop.curriculum import scaled
 from strop.data.spec import parse_spec
 from strop.errors import DataError
-from strop.evaluation.paper import variants
 from strop.evaluation.parts import Part
 from strop.evaluation.runs import each_once, read_run
 from strop.files import PathLike, read_json
