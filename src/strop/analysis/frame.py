@@ -114,15 +114,16 @@ def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> N
 
 def check_subject(analysis: Analysis, name: str, subject: Subject, options: Any) -> None:
     """Refuse a model or data that the analysis cannot use, before anything is encoded."""
-    train = subject.train
-    if analysis.fits and train is None:
-        raise DataError(
-            f"{name} is fitted on data, and there is none for {subject.data}.",
-            "Give it with --train SPEC.",
-        )
-    for each in (subject, train) if analysis.fits and train else (subject,):
-        if analysis.needs:
-            check_needs(analysis.needs, first_readable(each.dataset), name, each.data)
+    subjects = [subject]
+    if analysis.fits:
+        if subject.train is None:
+            raise DataError(
+                f"{name} is fitted on data, and there is none for {subject.data}.",
+                "Give it with --train SPEC.",
+            )
+        subjects.append(subject.train)
+    for each in subjects if analysis.needs else ():
+        check_needs(analysis.needs, first_readable(each.dataset), name, each.data)
     analysis.check(subject, options)
 
 

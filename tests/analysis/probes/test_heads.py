@@ -113,7 +113,6 @@ def test_probes_are_made_for_what_they_read():
         QueryReader: make_probe(some_tokens(), 3, HEAD, locations=4),
         SequenceReader: make_probe(some_tokens(), 3, HEAD, locations=4, sequence=True),
     }
-    for kind, make in kinds.items():
-        probe = make()
+    for kind, probe in kinds.items():
         assert isinstance(probe, Probe)
         assert isinstance(probe.reader, kind)

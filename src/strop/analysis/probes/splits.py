@@ -14,7 +14,8 @@ from strop.errors import DataError
 def check_splits(subject: Subject, protocol: str, names: str = "") -> None:
     """Refuse an unknown protocol, and datasets that `check_classes` refuses."""
     find_protocol(protocol)
-    check_classes((subject.train or subject).dataset, subject.dataset, names)
+    train = subject if subject.train is None else subject.train
+    check_classes(train.dataset, subject.dataset, names)
 
 
 def check_classes(train: Dataset, measured: Dataset, names: str) -> None:
