@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.findings import Table
+from strop.analysis.metric_info import METRICS
+from strop.analysis.page import Block, Picture, Text, to_markdown
 from strop.errors import DataError
 from strop.evaluation.clevr import figures, tables
 from strop.evaluation.clevr.rows import DATA, FACTS, HELD_OUT, Row, read_rows
-from strop.analysis.metric_info import METRICS
-from strop.analysis.findings import Table
-from strop.analysis.page import Block, Picture, Text, to_markdown
 from strop.figures import save_figure
 from strop.files import read_json
 

@@ -19,16 +19,16 @@ from typing import Any
 
 import clevr
 
-from strop.config import flatten, to_dict
 from strop.analysis.alignment import HEADLINE
-from strop.evaluation.clevr import tables
+from strop.analysis.frame import find_analysis
 from strop.analysis.metric_info import METRICS
 from strop.analysis.page import to_markdown
 from strop.analysis.probes.protocol import PROTOCOLS
-from strop.analysis.report import report_blocks
-from strop.analysis.report import read_runs
+from strop.analysis.registry import STUDIES
+from strop.analysis.report import read_runs, report_blocks
+from strop.config import flatten, to_dict
+from strop.evaluation.clevr import tables
 from strop.files import write_text
-from strop.structure.study import STUDIES, find_study
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -337,7 +337,7 @@ def study_options() -> str:
     """Every option of every study, with its default, from the docstrings."""
     rows = []
     for name in STUDIES:
-        kind = find_study(name).options
+        kind = find_analysis(name).options
         told = re.findall(r"^ {4}(\w[\w, ]*?)  +(\S.*(?:\n {6,}\S.*)*)", kind.__doc__, re.M)
         texts = {each: text for names, text in told for each in names.split(", ")}
         for option in fields(kind):

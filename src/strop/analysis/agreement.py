@@ -1,6 +1,6 @@
-"""How well fields are reproduced, image by image, so that any set of images can be summed up.
+"""Agreement of fields with their targets, per image, so that images can be resampled.
 
-The figures are those of `strop.metrics`, gathered chunk by chunk: a dataset's fields in doubles
+The metrics are those of `strop.metrics`, accumulated in chunks: the fields of a dataset in float64
 would not fit in memory.
 """
 
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Agreement:
-    """Sums over each image's field, from which every figure follows.
+    """Sums over the field of each image, which determine every metric.
 
     residual  (n,) squared error
     cosine    (n,) mean cosine over locations
@@ -40,7 +40,7 @@ class Agreement:
 
     @property
     def total(self) -> float:
-        """Squares about one scalar mean: what R² takes the error in relation to."""
+        """The sum of squares about one scalar mean: the denominator of R²."""
         return total_square(self.size, self.square, self.channels)
 
     def scores(self) -> dict[str, float]:
@@ -56,7 +56,7 @@ class Agreement:
         return found
 
     def _figures(self) -> dict[str, tuple[Statistic, tuple[Array, ...]]]:
-        """Each figure as a function of rows of images."""
+        """Each metric as a function of rows, one per image."""
         plain = (self.residual, self.square, self.channels.mean(axis=1))
         centred = (self.residual, self.square, self.channels)
         return {
@@ -68,7 +68,7 @@ class Agreement:
 
 
 def agree(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
-    """Compare fields (B, S, d) with their targets, given as pairs chunk by chunk."""
+    """Compare fields (B, S, d) with their targets, given as pairs of chunks."""
     residual, cosine, square, channels = [], [], [], []
     size = 0
     for predicted, target in pairs:
@@ -98,11 +98,11 @@ def _r2_centred(size: int, residual: Array, square: Array, channels: Array) -> f
 
 
 def total_square(size: int, square: Array, means: Array) -> float:
-    """Squares about one scalar mean, of fields with these sums of squares and means: (n,) each."""
+    """The sum of squares about one scalar mean, from each image's square sum and mean: (n,)."""
     return float(square.sum() - len(square) * size * means.mean() ** 2)
 
 
 def _explained(residual: Array, total: float, square: Array) -> float:
-    """1 - residual / total; NaN where the target varies by no more than its rounding."""
+    """1 - residual / total; NaN if the target is constant up to rounding."""
     varies = total > 1e-6 * square.sum()
     return float(1 - residual.sum() / total) if varies else float("nan")

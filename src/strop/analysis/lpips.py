@@ -1,4 +1,4 @@
-"""LPIPS of Zhang et al. 2018, version 0.1 on AlexNet, from weights that the user has.
+"""LPIPS of Zhang et al. 2018, version 0.1 on AlexNet, with weights from a file.
 
 The file is a safetensors file of the state dict of `lpips.LPIPS(net="alex")`.
 """
@@ -24,11 +24,11 @@ _CONVOLUTIONS = (
     ("net.slice4.8", 384, 256, 3, 1, 1),
     ("net.slice5.10", 256, 256, 3, 1, 1),
 )
-_POOLED = (1, 2)  # the layers that see a pooled map
+_POOLED = (1, 2)  # layers after a pooling
 
 
 class LPIPS(nn.Module):
-    """Distance of images: weighted differences of unit-length AlexNet features."""
+    """Distance of images: weighted squared differences of normalised AlexNet features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,5 +86,5 @@ class LPIPS(nn.Module):
 
 
 def _unit(maps: Tensor) -> Tensor:
-    """Maps (B, C, h, w) with unit length over channels."""
+    """Maps (B, C, h, w), normalised over channels."""
     return maps / (maps.square().sum(dim=1, keepdim=True).sqrt() + 1e-10)

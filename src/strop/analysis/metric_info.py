@@ -1,4 +1,4 @@
-"""Every figure that evaluation gives: its unit, which way is better, and its definition."""
+"""Every metric of the evaluations: its title, unit, direction and definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a figure is. `better` is empty where neither way is."""
+    """A metric. `better` is empty if neither direction is better."""
 
     title: str
     definition: str
@@ -18,12 +18,12 @@ class Metric:
 
     @property
     def heading(self) -> str:
-        """For the head of a column: title, unit and arrow."""
+        """The heading of a column: title, unit and direction."""
         arrow = {"higher": " ↑", "lower": " ↓", "": ""}[self.better]
         return f"{self.title}{f' ({self.unit})' if self.unit else ''}{arrow}"
 
     def format(self, value: float | None) -> str:
-        """A value with as many digits as it deserves; a dash if there is none."""
+        """A value with the metric's number of digits, or a dash for None."""
         return "–" if value is None else f"{value:,.{self.digits}f}"
 
 
@@ -41,7 +41,7 @@ METRICS: dict[str, Metric] = {
         "R² centred, mean field", "R² centred of the mean field: no bits", ""
     ),
     "r2_probe": Metric(
-        "R² probe", "R² centred of the field seen through the weights of a probe on the teacher"
+        "R² probe", "R² centred of the field, projected onto the weights of a probe of the teacher"
     ),
     "effective_rank": Metric(
         "effective rank",
@@ -63,7 +63,7 @@ METRICS: dict[str, Metric] = {
     ),
     "objects_correlation": Metric(
         "length and objects",
-        "Pearson's r of length and number of objects: the paper's alone",
+        "Pearson's r of length and number of objects: the paper's figure only",
         digits=2,
     ),
     # Bits.
@@ -128,9 +128,9 @@ METRICS: dict[str, Metric] = {
     "lpips": Metric("LPIPS", "perceptual distance of the preview to the image", "lower"),
     # Probes.
     "miou": Metric("mIoU", "mean over classes of intersection / union", unit="%", digits=1),
-    "pixel_accuracy": Metric("pixel acc.", "pixels rightly told", unit="%", digits=1),
+    "pixel_accuracy": Metric("pixel acc.", "share of correct pixels", unit="%", digits=1),
     "class_accuracy": Metric(
-        "class acc.", "mean over classes of pixels rightly told", unit="%", digits=1
+        "class acc.", "mean over classes of the share of correct pixels", unit="%", digits=1
     ),
     "map": Metric("mAP", "mean average precision over classes with positives", unit="%", digits=1),
     "map_11": Metric("mAP, 11-point", "the same with VOC 2007's 11 points", unit="%", digits=1),
@@ -141,6 +141,6 @@ METRICS: dict[str, Metric] = {
     "delta3": Metric("δ3", "pixels within a factor of 1.25³", unit="%", digits=1),
     # Training.
     "training_hours": Metric(
-        "training", "hours of training on one GPU: the paper's alone", "lower", "h", 1
+        "training", "hours of training on one GPU: the paper's figure only", "lower", "h", 1
     ),
 }

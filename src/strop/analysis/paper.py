@@ -1,4 +1,4 @@
-"""The paper's figures, and where one of ours is of the same setting."""
+"""The figures of the paper, and which of our results have the same setting."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OFFICIAL: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "cityscapes": (("val",), (500,)),
     "nyuv2": (("test",), (654,)),
 }
-"""The split of each dataset that is measured on, and how many images it has."""
+"""The splits of each dataset that the paper measures on, and their numbers of images."""
 OTHERS = ("flextok-d12-d12-in1k", "one-d-piece-s-256")
-"""The tokenizers that the paper compares with."""
+"""The other tokenizers in the paper."""
 MEAN = "mean"
 
 
@@ -69,14 +69,14 @@ def cells() -> tuple[Cell, ...]:
 
 
 def variants() -> list[str]:
-    """The presets that the paper has figures of."""
+    """The presets in the paper's tables."""
     named = dict.fromkeys(cell.variant for cell in cells())
     return [name for name in named if name.startswith(("strop-", "clevr-"))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How a part of a run stands to the paper: the cell's keys, and what is not as there."""
+    """The setting of a result in terms of the paper's tables, and its differences from them."""
 
     variant: str
     trained_on: str
@@ -84,7 +84,7 @@ class Setting:
     differs: tuple[str, ...]
 
     def value(self, suite: str, measure: str, representation: str = "") -> float | None:
-        """The paper's figure, if it has one for this setting."""
+        """The paper's value for this setting, if it has one."""
         for cell in cells() if not self.differs else ():
             if (
                 cell.suite == suite
@@ -92,24 +92,24 @@ class Setting:
                 and cell.dataset == self.dataset
                 and cell.trained_on == self.trained_on
                 and cell.representation == representation
-                and cell.variant == _who(self.variant, representation)
+                and cell.variant == _row(self.variant, representation)
             ):
                 return cell.value
         return None
 
 
 def setting_of(part: Mapping[str, Any]) -> Setting:
-    """The setting of a part: which of the paper's it is, or in what it differs from all of them."""
+    """The setting of a result, and in what it differs from every setting of the paper."""
     model, spec = part["model"], parse_spec(part["data"])
     differs = []
     variant, trained_on = variant_of(model["config"]), _kind(model["about"].get("data"))
-    if model["name"] in OTHERS:  # the paper has the same figures of them in both of its tables
+    if model["name"] in OTHERS:  # the same values are in both of the paper's tables
         variant, trained_on = model["name"], "coco"
     if variant is None:
         differs.append("the model is none of the paper's variants")
     if trained_on is None or not any(cell.trained_on == trained_on for cell in cells()):
-        told = model["about"].get("data") or "nothing that it names"
-        differs.append(f"trained on {told}, not on the paper's COCO, ImageNet or CLEVR")
+        known = model["about"].get("data") or "unknown data"
+        differs.append(f"trained on {known}, not on the paper's COCO, ImageNet or CLEVR")
     differs += _data_differs(spec, part["images"])
     if part["suite"] in ("segmentation", "multilabel", "depth") and part["protocol"] != "paper":
         differs.append(f"the probe protocol is {part['protocol']}")
@@ -122,10 +122,10 @@ def setting_of(part: Mapping[str, Any]) -> Setting:
 
 
 def variant_of(config: Mapping[str, Any]) -> str | None:
-    """The preset of the paper that a model's config is of; None if it is of none.
+    """The preset of the paper that a model's config matches, or None.
 
-    The decoder, the length head's widths and the scale of targets do not tell variants apart: the
-    paper leaves them open. A teacher given as a folder is not taken for DINOv3.
+    The decoder, the widths of the length head and the scale of targets do not matter: the paper
+    leaves them open. A teacher given as a folder does not count as DINOv3.
     """
     try:
         found = _essence(from_dict(TokenizerConfig, dict(config), "model"))
@@ -136,7 +136,7 @@ def variant_of(config: Mapping[str, Any]) -> str | None:
 
 @cache
 def _essences() -> dict[str, TokenizerConfig]:
-    """Of the paper's presets, which are files: a report asks for each of its parts."""
+    """The paper's presets by name, read from their files once."""
     return {name: _essence(load_preset(name).model) for name in variants()}
 
 
@@ -163,13 +163,13 @@ def _data_differs(spec: Spec, images: int) -> list[str]:
 
 
 def _kind(spec: object) -> str | None:
-    """The kind of data that a model says it was trained on."""
+    """The kind of data that a model was trained on, according to its `about`."""
     try:
         return parse_spec(str(spec)).kind if spec else None
     except StropError:
         return None
 
 
-def _who(variant: str, representation: str) -> str:
-    """Whose row a representation stands in: the teacher has its own."""
+def _row(variant: str, representation: str) -> str:
+    """The row of the paper's table for a representation: the teacher has its own."""
     return variant.split("-", 2)[2] if representation == "teacher" else variant

@@ -1,4 +1,4 @@
-"""What programs use of what they may: codes, lengths, bits."""
+"""Usage of the codebook, lengths and bits of programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOAT_BITS = 32
 
 
 def codebook(program: Program) -> dict[str, float]:
-    """How much of the codebook the active tokens use, and how evenly."""
+    """The share of the codebook that active tokens use, and the perplexity of their codes."""
     used = code_counts(program)
     perplexity = math.exp(entropy(used))
     return {
@@ -25,7 +25,7 @@ def codebook(program: Program) -> dict[str, float]:
 
 
 def lengths(program: Program, fields: Tensor) -> dict[str, float]:
-    """Mean, spread and range of lengths, and whether they follow the detail of fields (n, S, d)."""
+    """Mean, spread and range of lengths, and their correlation with the variance of fields."""
     chosen = program.lengths.double().cpu().numpy()
     detail = torch.cat([part.float().var(dim=1).sum(-1) for part in fields.split(256)])
     return {
@@ -38,15 +38,15 @@ def lengths(program: Program, fields: Tensor) -> dict[str, float]:
 
 
 def histogram(program: Program) -> list[int]:
-    """K counts: how many programs have length 1, 2, ..., K."""
+    """K counts: the number of programs of length 1, 2, ..., K."""
     counts = torch.bincount(program.lengths.cpu(), minlength=program.capacity + 1)
     return counts[1:].tolist()
 
 
 def bits(program: Program, *, locations: int, width: int) -> dict[str, float]:
-    """What programs cost, and what the float32 field of S locations costs in multiples of it.
+    """Bits per program, and the compression of the float32 field of S locations.
 
-    As the paper counts: codes only. The length itself would cost another log2(K).
+    As in the paper, only codes count. The length would take another log2(K) bits.
     """
     fixed = float(program.bits.double().mean())
     most = program.capacity * math.log2(program.codebook_size)
@@ -62,12 +62,12 @@ def bits(program: Program, *, locations: int, width: int) -> dict[str, float]:
 
 
 def code_counts(program: Program) -> Tensor:
-    """(N,) how often each code is active."""
+    """(N,) the number of active tokens of each code."""
     active = program.codes[program.active]
     return torch.bincount(active.cpu(), minlength=program.codebook_size)
 
 
 def entropy(counts: Tensor) -> float:
-    """Entropy in nats of the distribution that counts (N,) make."""
+    """The entropy in nats of the distribution with these counts (N,)."""
     share = counts.double() / counts.sum()
     return float(torch.special.entr(share).sum())

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from strop.evaluation.parts import FORMAT, KIND
-
+from strop.analysis.evaluate import KIND
+from strop.analysis.findings import FORMAT
 from strop.config import to_dict
 from strop.data.scenes.sampling import object_counts
 from strop.files import format_tag, write_json

@@ -1,4 +1,4 @@
-"""A baseline once it is fitted."""
+"""A fitted baseline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _CHUNK = 256
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Code:
-    """A fitted code: `interpret` writes fields (B, S, d_enc) as codes and reads them back.
+    """A fitted code: `interpret` encodes fields (B, S, d_enc) and decodes them again.
 
-    What it gives is on the device that it was fitted on.
+    Its results are on the device that it was fitted on.
 
-    bits     what one image costs, at most the budget
-    setting  how the bits are spent, in words
+    bits     bits per image, at most the budget
+    setting  how the bits are used, in words
     """
 
     name: str
@@ -26,7 +26,7 @@ class Code:
     interpret: Callable[[Tensor], Tensor]
 
     def pairs(self, fields: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """What it makes of fields (n, S, d_enc), beside them, chunk by chunk."""
+        """Decoded fields with the fields (n, S, d_enc) themselves, in chunks."""
         for chunk in fields.split(_CHUNK):
             made = self.interpret(chunk)
             yield made, chunk.to(made.device)

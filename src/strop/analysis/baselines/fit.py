@@ -18,7 +18,7 @@ LEAST_IMAGES = 16
 
 
 def check_enough(images: int) -> None:
-    """Refuse to fit baselines on a handful of images."""
+    """Refuse to fit baselines on too few images."""
     if images < LEAST_IMAGES:
         raise DataError(
             f"There are {images} images to fit the baselines on.",
@@ -34,10 +34,10 @@ def fit_baselines(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> list[Code]:
-    """All baselines of at most `bits` an image, fitted on fields (n, S, d_enc).
+    """All baselines of at most `bits` per image, fitted on fields (n, S, d_enc).
 
-    An eighth of the fields is held back to choose between layouts. `config` is the model's that
-    they stand beside.
+    An eighth of the fields is held out to choose between layouts. `config` is that of the model
+    that they are compared with.
     """
     check_enough(len(fields))
     fields = fields.to(device, torch.float32)
@@ -47,7 +47,7 @@ def fit_baselines(
     fitted, choosing = around[held:], around[:held]
 
     def best(candidates: list[Code]) -> list[Code]:
-        """The candidate of least error, as a code of fields that are not centred."""
+        """The candidate with the lowest error, as a code of fields that are not centred."""
         chosen = min(candidates, key=lambda each: _error(each, choosing), default=None)
         return [] if chosen is None else [_uncentred(chosen, mean)]
 

@@ -1,4 +1,4 @@
-"""A plain VQ grid of equal bits: blocks of locations, each written as codes of k-means codebooks.
+"""A VQ grid of equal bits: blocks of locations, each encoded with k-means codebooks.
 
 At few bits a location cannot have a code of its own. The grid then has larger blocks: at 640 bits
 and 16 x 16 locations, say, 2 x 2 locations share one of 1024 codes.
@@ -15,16 +15,16 @@ from torch import Tensor
 from strop.analysis.baselines.code import Code
 from strop.random import seeded
 
-MOST_CODES = 1024  # of one codebook; further bits go to a codebook for what the first left over
+MOST_CODES = 1024  # per codebook; further bits go to a codebook of the residual
 MOST_CODEBOOKS = 4
 SAMPLES_PER_CODE = 8
 MOST_SAMPLES = 1 << 15
-MOST_WIDTH = 256  # blocks are clustered in their principal components: the rest is beyond the bits
+MOST_WIDTH = 256  # principal components in which blocks are clustered
 STEPS = 20
 
 
 def kmeans(fields: Tensor, bits: float, *, seed: int) -> list[Code]:
-    """Fields about their mean (n, S, d_enc) to one candidate for each size of block."""
+    """Centred fields (n, S, d_enc) to one candidate for each size of block."""
     grid = math.isqrt(fields.shape[1])
     generator = torch.Generator(device=fields.device).manual_seed(seed)
     candidates = []
@@ -50,7 +50,7 @@ def kmeans(fields: Tensor, bits: float, *, seed: int) -> list[Code]:
 
 
 def _layout(bits: float, samples: int) -> tuple[int, int] | None:
-    """How many codebooks of how many codes a block of `bits` has.
+    """The number of codebooks, and of codes in each, for a block of `bits`.
 
     None if there are too few bits for two codes, or more than the codebooks can use.
     """
@@ -62,13 +62,13 @@ def _layout(bits: float, samples: int) -> tuple[int, int] | None:
 
 
 def _sample(blocks: Tensor, generator: torch.Generator) -> Tensor:
-    """At most MOST_SAMPLES of blocks (N, D), without order."""
+    """A random choice of at most MOST_SAMPLES blocks (N, D)."""
     drawn = torch.randperm(len(blocks), generator=generator, device=blocks.device)
     return blocks[drawn[:MOST_SAMPLES]]
 
 
 def _principal(blocks: Tensor, seed: int) -> Tensor:
-    """The directions (D, at most MOST_WIDTH) in which blocks (N, D) vary most."""
+    """The first principal directions (D, at most MOST_WIDTH) of blocks (N, D)."""
     width = min(MOST_WIDTH, *blocks.shape)
     with seeded(seed):
         return torch.svd_lowrank(blocks, width)[2]
@@ -83,7 +83,7 @@ def _interpret(fields: Tensor, side: int, basis: Tensor, codebooks: list[Tensor]
 
 
 def _fit(blocks: Tensor, codebooks: int, codes: int, generator: torch.Generator) -> list[Tensor]:
-    """Codebooks (codes, D), each fitted to what those before it leave of the blocks (N, D)."""
+    """Codebooks (codes, D), each fitted to the residual of those before it on blocks (N, D)."""
     left, fitted = blocks.clone(), []
     for _ in range(codebooks):
         codebook = cluster(left, codes, generator)
@@ -108,7 +108,7 @@ def cluster(points: Tensor, codes: int, generator: torch.Generator, steps: int =
 
 
 def _nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """(N,) the centre nearest to each point, a chunk at a time."""
+    """(N,) the index of the centre nearest to each point."""
     half = centres.square().sum(dim=1) / 2
     return torch.cat([(part @ centres.T - half).argmax(dim=1) for part in points.split(8192)])
 

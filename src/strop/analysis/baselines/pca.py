@@ -17,8 +17,8 @@ from torch import Tensor
 
 from strop.analysis.baselines.code import Code
 
-MOST_BITS = 8  # of one coefficient
-MOST_IMAGES = 8192  # for the joint transform, whose cost grows with their square
+MOST_BITS = 8  # per coefficient
+MOST_IMAGES = 8192  # for the joint transform, whose cost grows with their number squared
 MOST_COMPONENTS = 1024
 
 
@@ -32,7 +32,7 @@ class Transform:
 
 
 def pca(fields: Tensor, choosing: Tensor, bits: float) -> list[Code]:
-    """Fields about their mean (n, S, d_enc) to one candidate for each transform.
+    """Centred fields (n, S, d_enc) to one candidate for each transform.
 
     Spreads of coefficients are measured on `choosing`: on the fitted images those of the joint
     transform would come out too large.
@@ -71,7 +71,7 @@ def _interpret(
 
 
 def _allocate(variance: Tensor, bits: int) -> Tensor:
-    """How many bits each coefficient gets: every bit goes where it saves most squared error.
+    """The number of bits of each coefficient: every bit goes where it reduces the error most.
 
     A coefficient's savings fall from bit to bit, so the largest savings of all are the answer.
     """
@@ -97,7 +97,7 @@ def _separable(fields: Tensor) -> Transform:
 def _joint(fields: Tensor) -> Transform:
     shape = fields.shape[1:]
     flat = fields[:MOST_IMAGES].flatten(1)
-    # Through the n x n Gram matrix: fields have far more scalars than there are fields.
+    # The n x n Gram matrix is smaller: fields have far more scalars than there are fields.
     values, vectors = torch.linalg.eigh((flat @ flat.T).double())
     sound = values > 1e-6 * values[-1]
     values, vectors = values[sound][-MOST_COMPONENTS:], vectors[:, sound][:, -MOST_COMPONENTS:]
@@ -135,5 +135,5 @@ def _normal_points() -> Tensor:
 
 
 def _bucket(values: Tensor, levels: Tensor) -> Tensor:
-    """Which of the rising levels (L,) is nearest to each value."""
+    """The index of the nearest of the sorted levels (L,) to each value."""
     return torch.bucketize(values.contiguous(), (levels[1:] + levels[:-1]) / 2)

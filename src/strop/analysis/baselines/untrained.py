@@ -21,10 +21,10 @@ RIDGE = 1e-2
 def untrained(
     fields: Tensor, mean: Tensor, bits: float, config: TokenizerConfig, *, seed: int
 ) -> list[Code]:
-    """A code of at most `bits`, its read-out fitted on fields (n, S, d_enc); none below one token.
+    """A code of at most `bits` with a read-out fitted on fields (n, S, d_enc), if a token fits in.
 
-    All images have the same length. The codebook lies on tokens, as after the first step of
-    training; else most images would have the same program.
+    All images have the same length. The codebook is placed on tokens, as in the first step of
+    training; otherwise most images would have the same program.
     """
     length = min(config.max_length, int(bits / math.log2(config.quantizer.codes)))
     if length < 1:

@@ -1,7 +1,7 @@
-"""Figures of probes, from sums per image, so that images can be resampled.
+"""Metrics of probes, computed from sums per image, so that images can be resampled.
 
-Functions of one figure give shares and metres; the `*_scores` give what
-`strop.analysis.metric_info` names, in its units: shares in per cent.
+Functions of one metric return shares and metres; the `*_scores` return the metrics that
+`strop.analysis.metric_info` lists, in its units: shares in per cent.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from strop.statistics import Statistic, bootstrap
 Array = NDArray[np.float64]
 
 
-def figures(
+def with_intervals(
     statistics: Mapping[str, tuple[Statistic, float]], *rows: ArrayLike, seed: int, draws: int
 ) -> dict[str, Any]:
-    """Values of statistics of rows, one per image, times a factor; intervals over resamples."""
+    """Statistics of rows, one per image, each times a factor, with bootstrap intervals."""
     values, intervals = {}, {}
     for name, (statistic, factor) in statistics.items():
         found = bootstrap(statistic, *rows, seed=seed, draws=draws)
@@ -39,7 +39,7 @@ def figures(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PixelCounts:
-    """Pixels per image and class, (N, C) each: rightly told, in the truth, in the prediction."""
+    """Pixels per image and class, (N, C) each: correct ones, in the truth, in the prediction."""
 
     hit: Array
     truth: Array
@@ -47,7 +47,7 @@ class PixelCounts:
 
 
 def count_pixels(predicted: Tensor, truth: Tensor, classes: int) -> PixelCounts:
-    """Counts over class ids (B, H, W); pixels whose truth is `VOID` count nowhere."""
+    """Counts of class ids (B, H, W); pixels whose truth is `VOID` are ignored."""
     rows = torch.arange(len(truth), device=truth.device).view(-1, 1, 1).expand_as(truth) * classes
     known = truth != VOID
 
@@ -65,7 +65,7 @@ def count_pixels(predicted: Tensor, truth: Tensor, classes: int) -> PixelCounts:
 
 
 def class_iou(hit: Array, truth: Array, predicted: Array) -> Array:
-    """(C,) intersection over union of dataset totals; NaN for classes nobody saw or told."""
+    """(C,) intersection over union of dataset totals; NaN for classes that do not occur."""
     union = truth.sum(0) + predicted.sum(0) - hit.sum(0)
     return np.divide(hit.sum(0), union, out=np.full(len(union), np.nan), where=union > 0)
 
@@ -76,18 +76,18 @@ def mean_iou(hit: Array, truth: Array, predicted: Array) -> float:
 
 
 def pixel_accuracy(hit: Array, truth: Array, predicted: Array) -> float:
-    """Share of labelled pixels that are right."""
+    """The share of labelled pixels that are correct."""
     return float(hit.sum() / truth.sum()) if truth.sum() else float("nan")
 
 
 def mean_class_accuracy(hit: Array, truth: Array, predicted: Array) -> float:
-    """Mean over the classes in the truth of the share of their pixels that are right."""
+    """The share of correct pixels of each class, averaged over the classes in the truth."""
     totals = truth.sum(0)
     return _mean(np.divide(hit.sum(0), totals, out=np.full(len(totals), np.nan), where=totals > 0))
 
 
 def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000) -> dict[str, Any]:
-    """All figures, over how many classes mIoU is, and the IoU of each (None where it is not)."""
+    """All metrics, the number of classes in mIoU, and the IoU of each class (None if undefined)."""
     rows = (counts.hit, counts.truth, counts.predicted)
     statistics: dict[str, tuple[Statistic, float]] = {
         "miou": (mean_iou, 100),
@@ -96,7 +96,7 @@ def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000
     }
     iou = class_iou(*rows)
     return {
-        **figures(statistics, *rows, seed=seed, draws=draws),
+        **with_intervals(statistics, *rows, seed=seed, draws=draws),
         "classes": int(np.isfinite(iou).sum()),
         "iou": _percents(iou),
     }
@@ -108,16 +108,16 @@ def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000
 def class_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> Array:
     """(C,) average precision of scores (N, C): the area under precision over recall.
 
-    All-point: the mean over positives of the precision down to them, ties taken together. With
-    `points` 11: PASCAL VOC 2007's mean over recalls 0, .1, ... 1 of the best precision from there
-    on. NaN for classes without positives.
+    By default the mean over positives of the precision at their rank, with ties counted together.
+    With `points` 11, PASCAL VOC 2007's: the mean over recalls 0, .1, ... 1 of the best precision at
+    that recall or a higher one. NaN for classes without positives.
     """
     order = np.argsort(-scores, axis=0, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=0)
     positive = np.take_along_axis(truth, order, axis=0)
     places = np.arange(len(scores))[:, None]
     last = np.append(np.diff(ranked, axis=0) != 0, np.ones((1, scores.shape[1]), bool), axis=0)
-    # Where the tie that a place is in ends: the nearest end from there on.
+    # The last rank of the tie that each rank is in.
     end = np.minimum.accumulate(np.where(last, places, len(scores))[::-1], axis=0)[::-1]
     found = np.take_along_axis(positive.cumsum(axis=0), end, axis=0)
     precision, positives = found / (end + 1), truth.sum(axis=0)
@@ -133,21 +133,21 @@ def class_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0)
 
 
 def mean_average_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> float:
-    """Mean over classes with positives of their average precision; scores and truth (N, C)."""
+    """Mean average precision over classes with positives; scores and truth are (N, C)."""
     return _mean(class_precision(scores, truth, points=points))
 
 
 def multilabel_scores(
     scores: Array, truth: NDArray[np.bool_], *, seed: int = 0, draws: int = 1000
 ) -> dict[str, Any]:
-    """mAP by both definitions, over how many classes, and the precision of each (all-point)."""
+    """mAP by both definitions, the number of classes in it, and the precision of each class."""
     statistics: dict[str, tuple[Statistic, float]] = {
         "map": (mean_average_precision, 100),
         "map_11": (partial(mean_average_precision, points=11), 100),
     }
     precision = class_precision(scores, truth)
     return {
-        **figures(statistics, scores, truth, seed=seed, draws=draws),
+        **with_intervals(statistics, scores, truth, seed=seed, draws=draws),
         "classes": int(np.isfinite(precision).sum()),
         "average_precision": _percents(precision),
     }
@@ -193,20 +193,20 @@ def depth_errors(predicted: Tensor, truth: Tensor, *, least: float = 1e-3) -> De
 def depth_scores(
     errors: DepthErrors, *, average: str = "pixels", seed: int = 0, draws: int = 1000
 ) -> dict[str, Any]:
-    """All figures, over all known pixels or as means over images, and over how many images."""
+    """All metrics, over all known pixels or averaged over images, and the number of images."""
 
     def mean_of(column: int, root: bool = False) -> Statistic:
         def statistic(sums: Array) -> float:
-            pixels, wanted = sums[:, 0], sums[:, column]
+            pixels, total = sums[:, 0], sums[:, column]
             if not len(sums):
                 return float("nan")
-            each = wanted / pixels if average == "images" else wanted.sum() / pixels.sum()
+            each = total / pixels if average == "images" else total.sum() / pixels.sum()
             return float(np.mean(np.sqrt(each) if root else each))
 
         return statistic
 
     sums = np.stack([getattr(errors, field.name) for field in fields(errors)], axis=1)
-    sums = sums[sums[:, 0] > 0]  # images without a known pixel say nothing
+    sums = sums[sums[:, 0] > 0]  # without images that have no known pixel
     statistics = {
         "depth_rmse": (mean_of(1, root=True), 1),
         "abs_rel": (mean_of(2), 100),
@@ -215,20 +215,20 @@ def depth_scores(
         "delta3": (mean_of(5), 100),
     }
     draws = draws if len(sums) else 0
-    return {**figures(statistics, sums, seed=seed, draws=draws), "images": len(sums)}
+    return {**with_intervals(statistics, sums, seed=seed, draws=draws), "images": len(sums)}
 
 
 def joined(parts: list[Any]) -> Any:
-    """Sums of several batches as one."""
+    """The sums of several batches, concatenated."""
     kind = type(parts[0])
     names = [field.name for field in fields(kind)]
     return kind(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def _mean(values: Array) -> float:
-    """Mean of the values that are there; NaN if none is."""
-    there = values[np.isfinite(values)]
-    return float(there.mean()) if len(there) else float("nan")
+    """The mean of the finite values; NaN if there is none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
 def _percents(values: Array) -> list[float | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from strop.analysis.evaluate import Result as Part
 from strop.analysis.findings import Table
 from strop.analysis.metric_info import METRICS
 from strop.analysis.page import Block, Points, Text
@@ -18,7 +19,6 @@ from strop.config import flatten, to_dict
 from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.evaluation.clevr.rows import DATA, HELD_OUT, Row, choosing, measured_on, tried
-from strop.evaluation.parts import Part
 from strop.statistics import pearson
 from strop.training.preset import Preset, load_preset
 
