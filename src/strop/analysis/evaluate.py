@@ -120,7 +120,7 @@ def evaluate(
         "lpips": "" if lpips is None else str(lpips),
     }
     about = {"config": to_dict(tokenizer.config), "about": tokenizer.about}
-    model = {"name": name, "fingerprint": tokenizer.fingerprint, **about}
+    model = {"name": name, "fingerprint": tokenizer.identity.codes, **about}
     subject_of = partial(
         Subject, tokenizer=tokenizer, batch=batch, workers=workers, progress=progress
     )

@@ -37,6 +37,7 @@ from strop.data.record import Record, first_readable
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError, did_you_mean
 from strop.files import PathLike
+from strop.identity import of_dataset
 from strop.model.tokenizer import Tokenizer
 from strop.progress import Progress, no_progress
 
@@ -158,7 +159,7 @@ def run_study(
     check_subject(analysis, name, subject, chosen)
     header = {
         "study": name,
-        "model": tokenizer.fingerprint,
+        "model": tokenizer.identity.codes,
         "data": data,
         "options": to_dict(chosen),
         "identities": identities(subject, analysis),
@@ -172,10 +173,13 @@ def run_study(
 
 def identities(subject: Subject, analysis: Analysis) -> dict[str, Any]:
     """The identities of everything that can change the result: the model's by role, the data's."""
-    tokenizer = subject.tokenizer
-    model = {"codes": tokenizer.fingerprint, "teacher": tokenizer.config.teacher.name}
-    train = {} if subject.train is None else {"train": subject.train.data}
-    return {"model": model, "data": subject.data, **train}
+    model = subject.tokenizer.identity.as_dict()
+    train = {} if subject.train is None else {"train": of_dataset(subject.train.dataset)}
+    return {
+        "model": {role: model[role] for role in analysis.roles},
+        "data": of_dataset(subject.dataset),
+        **train,
+    }
 
 
 _WORDS = str.maketrans("._", "  ")

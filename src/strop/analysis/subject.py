@@ -170,7 +170,7 @@ def program_of(tokenizer: Tokenizer, encoding: Encoding, names: tuple[str, ...] 
         codes=encoding.codes,
         lengths=encoding.lengths,
         codebook_size=tokenizer.config.quantizer.codes,
-        model=tokenizer.fingerprint,
+        model=tokenizer.identity.codes,
         names=names,
     )
 

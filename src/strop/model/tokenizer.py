@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,9 +13,9 @@ import torch.nn.functional as F
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from strop.config import to_dict
-from strop.errors import ConfigError, ImageError, ModelError, ProgramError
+from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
+from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
 from strop.images import Fit, ImageLike, fit_square, tensor_to_bytes, to_tensor
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.generator import Generator, GeneratorConfig
@@ -25,6 +23,7 @@ from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.quantizer import Quantizer, QuantizerConfig
 from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
+from strop.model.rate_head import CONFIDENCE, RateHead
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
 from strop.program import Program, check_range
 
@@ -119,6 +118,7 @@ class Tokenizer(
     interpreted without it, and is no part of the parameters or the state dict.
 
     `about` tells where the model comes from (data, steps, metrics); it travels with the weights.
+    With a `teacher_digest` only a teacher of this digest is accepted.
     """
 
     def __init__(
@@ -127,22 +127,21 @@ class Tokenizer(
         *,
         teacher: Teacher | None = None,
         about: dict[str, Any] | None = None,
+        teacher_digest: str = "",
     ) -> None:
         super().__init__()
         self.config = config
         self.about = about or {}
         self.precision: Precision | None = None
+        self._teacher_digest = teacher_digest
+        self._digests = TensorDigests()
         shape = {"locations": config.grid**2, "length": config.max_length}
         width = config.teacher.width
         self.generator = Generator(config.generator, field_width=width, **shape)
         self.quantizer = Quantizer(
             config.quantizer, width=config.generator.width, length=config.max_length
         )
-        self.length_head = (
-            LengthHead(config.length_head, field_width=width, length=config.max_length)
-            if config.length_head.fixed is None
-            else FixedLength(config.length_head.fixed)
-        )
+        self.length_head = _length_head(config)
         self.interpreter = Interpreter(
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
         )
@@ -171,16 +170,20 @@ class Tokenizer(
         return _size(self.parameters()) - _size(decoder)
 
     @property
-    def fingerprint(self) -> str:
-        """Twelve hex digits that tell this model from others: its config and its codebook."""
-        # A decoder may come later and a teacher's folder may move: neither makes other programs.
-        config = replace(self.config, decoder=None, teacher=replace(self.config.teacher, name=""))
-        told = to_dict(config)
-        if not config.quantizer.centred:  # younger than the models that do without
-            del told["quantizer"]["centred"]
-        content = json.dumps(told, sort_keys=True).encode()
-        codebook = self.quantizer.codebook.detach().float().cpu().numpy().tobytes()
-        return hashlib.sha256(content + codebook).hexdigest()[:12]
+    def teacher_digest(self) -> str:
+        """The digest of the teacher. A model that does not know it loads the teacher."""
+        return self._teacher_digest or self.teacher.digest
+
+    @property
+    def known_teacher_digest(self) -> str:
+        """Like `teacher_digest`, but empty if only loading the teacher would tell it."""
+        teacher = self.__dict__["_teacher"]
+        return self._teacher_digest or ("" if teacher is None else teacher.digest)
+
+    @property
+    def identity(self) -> Identity:
+        """Digests of what could change a code, a field, a length, a picture."""
+        return of_tokenizer(self.config, self, self.teacher_digest, self._digests)
 
     # The three verbs.
 
@@ -246,7 +249,7 @@ class Tokenizer(
             codes=torch.cat(codes),
             lengths=torch.cat(searched) if searched else lengths,
             codebook_size=self.config.quantizer.codes,
-            model=self.fingerprint,
+            model=self.identity.codes,
             names=names,
             check=isinstance(length, Tensor),
         )
@@ -290,9 +293,16 @@ class Tokenizer(
             self.decoder.train(was_training)
 
     @torch.no_grad()
-    def field(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Tensor:
-        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
+    def field(
+        self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32, resize: bool = True
+    ) -> Tensor:
+        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
+
+        Without `resize`, a uint8 batch `(B, 3, H, W)` of any size keeps it, and S follows.
+        """
         scale = self.config.teacher.scale
+        if not resize:
+            return self._scaled_field(torch.as_tensor(images).to(self.device)) / scale
         chunks = self._chunks(images, batch)
         return torch.cat([self._scaled_field(chunk) / scale for chunk in chunks])
 
@@ -316,7 +326,7 @@ class Tokenizer(
         with self._autocast():
             raw = self.generator(scaled)
             quantized = self.quantizer(raw)
-            predicted = self.length_head(scaled)
+            predicted = self._predicted(self.length_head(scaled))
         return Encoding(
             field=scaled / self.config.teacher.scale,
             raw=raw,
@@ -336,7 +346,7 @@ class Tokenizer(
         field = self._scaled_field(images)
         with self._autocast():
             codes = self.quantizer(self.generator(field)).codes
-            predicted = self.length_head(field)
+            predicted = self._predicted(self.length_head(field))
         finite = field.isfinite().flatten(1).all(dim=1)
         return codes, predicted.masked_fill(~finite, torch.nan)
 
@@ -390,9 +400,22 @@ class Tokenizer(
                 f"the model expects {self.config.teacher.width}.",
                 "Set teacher.width to the teacher's, or name another teacher.",
             )
+        if self._teacher_digest not in ("", teacher.digest):
+            raise TeacherError(
+                f"The weights or the preprocessing of the teacher {self.config.teacher.name} "
+                f"(digest {teacher.digest}) are not those that the model was trained with "
+                f"({self._teacher_digest}).",
+                "Restore the teacher's folder, or train a model on the new teacher.",
+            )
         self.__dict__["_teacher"] = teacher.to(self.device)
 
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode. A training step may move weights in ways that no digest sees."""
+        self._digests.clear()
+        return super().train(mode)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._digests.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.__dict__["_teacher"] is not None:
             self.__dict__["_teacher"]._apply(fn)
@@ -415,6 +438,13 @@ class Tokenizer(
         """Codes and mask `(B, L)` to the scaled field `(B, S, d_enc)`."""
         with self._autocast():
             return self.interpreter(self.quantizer.vectors(codes), active).float()
+
+    def _predicted(self, prediction: Tensor) -> Tensor:
+        """What the length head returned as lengths `(B,)` float32."""
+        head = self.length_head
+        if not isinstance(head, RateHead):
+            return prediction
+        return head.shortest(prediction, head.quality, CONFIDENCE).float()
 
     def _errors_by_length(self, codes: Tensor, target: Tensor, batch: int) -> Tensor:
         """Mean cosine error at every forced length: codes `(B, K)` to `(B, K)`."""
@@ -468,6 +498,15 @@ class Tokenizer(
             ]
             yield torch.stack([square.to(self.device) for square in squares])
 
+    def _known_identity(self) -> Identity:
+        return of_tokenizer(self.config, self, self.known_teacher_digest, self._digests)
+
+    def _wrote(self, model: str) -> bool:
+        """Whether programs that carry `model` are of this model. It never loads the teacher."""
+        return self._known_identity().wrote(model) or model == legacy_fingerprint(
+            self.config, self.quantizer.codebook
+        )
+
     def _check_program(self, program: Program) -> None:
         if not isinstance(program, Program):
             raise ProgramError(
@@ -480,9 +519,10 @@ class Tokenizer(
                 f"this model's {self.config.quantizer.codes}.",
                 "Interpret it with the model that wrote it (--model on the command line).",
             )
-        if program.model and program.model != self.fingerprint:
+        if program.model and not self._wrote(program.model):
             raise ProgramError(
-                f"The program was written by model {program.model}, this is {self.fingerprint}.",
+                f"The program was written by model {program.model}, this is "
+                f"{self._known_identity().codes}.",
                 "Interpret it with the model that wrote it, or encode the image again.",
             )
         if program.capacity > self.config.max_length:
@@ -491,6 +531,14 @@ class Tokenizer(
                 f"{self.config.max_length}.",
                 "Interpret it with the model that wrote it.",
             )
+
+
+def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength:
+    shape = {"field_width": config.teacher.width, "length": config.max_length}
+    if config.length_head.fixed is not None:
+        return FixedLength(config.length_head.fixed)
+    kind = RateHead if config.length_head.kind == "rate" else LengthHead
+    return kind(config.length_head, **shape)
 
 
 def _check_positive(config: Any, where: str) -> None:
