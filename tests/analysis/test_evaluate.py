@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -124,17 +126,57 @@ def test_another_model_does_not_go_on_with_a_run(finished, make_tokenizer, folde
         evaluate(make_tokenizer(seed=1), [val], out, suites=["rate"], train=[train])
 
 
-def test_another_teacher_does_not_go_on_with_a_run(finished, tokenizer, folders, no_work):
+def changed(tokenizer, part):
+    """The same model, with one weight of a part changed."""
+    teacher = copy.deepcopy(tokenizer.teacher)
+    other = Tokenizer(tokenizer.config, teacher=teacher)
+    other.load_state_dict(tokenizer.state_dict())
+    with torch.no_grad():
+        next(getattr(other, part).parameters()).add_(0.1)
+    if part == "teacher":  # its digest is taken when it is loaded
+        vars(teacher).pop("digest", None)
+    return other.eval()
+
+
+@pytest.mark.parametrize(
+    ("part", "role"),
+    [
+        ("teacher", "codes"),
+        ("generator", "codes"),
+        ("quantizer", "codes"),
+        ("length_head", "lengths"),
+        ("interpreter", "fields"),
+        ("decoder", "pictures"),
+    ],
+)
+def test_a_change_of_any_part_of_the_model_is_noticed(
+    finished, tokenizer, folders, no_work, part, role
+):
     out, _ = finished
     val, train = folders
-    config = tokenizer.config
-    moved = replace(config, teacher=replace(config.teacher, name="random:dinov3-s"))
-    tokenizer.config = moved
-    try:
-        with pytest.raises(ConfigError, match="another model teacher"):
-            evaluate(tokenizer, [val], out, suites=["rate"], train=[train])
-    finally:
-        tokenizer.config = config
+    other = changed(tokenizer, part)
+    with pytest.raises(ConfigError, match=f"another model {role}"):
+        evaluate(other, [val], out, suites=["pixels"], train=[train])
+
+
+def test_another_decoder_changes_only_pixels(finished, tokenizer, folders, no_work):
+    out, parts = finished
+    val, train = folders
+    other = changed(tokenizer, "decoder")
+    assert evaluate(other, [val], out, suites=["rate"], train=[train], name="tiny") == parts[2:]
+
+
+@pytest.mark.parametrize("side", ["data", "train"])
+def test_other_data_under_the_same_spec_is_noticed(tokenizer, folders, tmp_path, side):
+    copies = [
+        shutil.copytree(spec.partition(":")[2], tmp_path / name)
+        for spec, name in zip(folders, ("data", "train"), strict=True)
+    ]
+    val, train = (f"folder:{copy}" for copy in copies)
+    evaluate(tokenizer, [val], tmp_path / "run", suites=["rate"], train=[train])
+    shutil.copy(tmp_path / side / "01.png", tmp_path / side / "00.png")
+    with pytest.raises(ConfigError, match=f"another {side}"):
+        evaluate(tokenizer, [val], tmp_path / "run", suites=["rate"], train=[train])
 
 
 def test_a_teacher_that_is_not_there_is_told_before_any_work(
