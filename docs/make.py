@@ -17,15 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.alignment import HEADLINE
+from strop.analysis.findings import Table
+from strop.analysis.metric_info import METRICS
+from strop.analysis.page import Picture, Points, Text, to_markdown
+from strop.analysis.probes.protocol import PROTOCOLS
+from strop.analysis.report import read_runs, report_blocks
 from strop.config import flatten, to_dict
-from strop.evaluation.alignment import HEADLINE
-from strop.evaluation.measures import MEASURES
-from strop.evaluation.page import Picture, Points, Table, Text, to_markdown
-from strop.evaluation.probes.protocol import PROTOCOLS
-from strop.evaluation.report import report_blocks
-from strop.evaluation.runs import read_runs
 from strop.files import write_text
-from strop.structure.study import STUDIES, find_study
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -253,7 +252,7 @@ def measures() -> str:
     """Every figure of evaluation, by name."""
     rows = [
         [f"`{name}`", measure.unit, measure.better, measure.definition]
-        for name, measure in MEASURES.items()
+        for name, measure in METRICS.items()
     ]
     return table(["figure", "unit", "better", "definition"], rows)
 
@@ -324,7 +323,7 @@ def study_options() -> str:
     """Every option of every study, with its default, from the docstrings."""
     rows = []
     for name in STUDIES:
-        kind = find_study(name).options
+        kind = find_analysis(name).options
         told = re.findall(r"^ {4}(\w[\w, ]*?)  +(\S.*(?:\n {6,}\S.*)*)", kind.__doc__, re.M)
         texts = {each: text for names, text in told for each in names.split(", ")}
         for option in fields(kind):

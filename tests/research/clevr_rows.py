@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.evaluate import KIND
+from strop.analysis.findings import FORMAT
 from strop.config import to_dict
-from strop.evaluation.parts import FORMAT, KIND
 from strop.files import format_tag, write_json
 from strop.scenes.sampling import object_counts
 from strop.training.callbacks import METRICS_FORMAT

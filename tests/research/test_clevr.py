@@ -12,8 +12,8 @@ from clevr_rows import line_of, write_row
 import tables
 from report import draw_figures, main, write_report, write_summary
 from rows import Row, read_rows
+from strop.analysis.page import Block, to_markdown
 from strop.errors import DataError
-from strop.evaluation.page import Block, to_markdown
 from strop.files import read_json
 
 CEILING = {"curriculum.handoff_ceiling": 0.7}

@@ -7,14 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from strop.analysis.teacher import grouping_auc, teacher_quality
+from strop.evaluation import teacher as module
 
 import quality as module
 from quality import grouping_auc, teacher_quality
+from strop.analysis.probes.protocol import PAPER
 from strop.data import ScenesDataset
 from strop.data.record import VOID, Record
 from strop.data.spec import open_dataset
 from strop.errors import DataError
-from strop.evaluation.probes.protocol import PAPER
 
 
 def two_halves(count: int = 3) -> torch.Tensor:

@@ -238,9 +238,16 @@ class Tokenizer(nn.Module):
             self.decoder.train(was_training)
 
     @torch.no_grad()
-    def field(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Tensor:
-        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
+    def field(
+        self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32, resize: bool = True
+    ) -> Tensor:
+        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
+
+        Without `resize`, a uint8 batch `(B, 3, H, W)` of any size keeps it, and S follows.
+        """
         scale = self.config.teacher.scale
+        if not resize:
+            return self._scaled_field(torch.as_tensor(images).to(self.device)) / scale
         parts = [self._scaled_field(part) / scale for part in self._batches(images, batch)]
         return torch.cat(parts)
 
