@@ -1,12 +1,11 @@
-"""The dictionary: a page that shows, for each code, the patches and images it explains most."""
+"""The dictionary: an HTML page with the patches and images that each code explains most."""
 
 from __future__ import annotations
 
 import html
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,8 +13,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from strop.analysis.subject import Subject
 from strop.figures import HEAT
-from strop.structure.study import Encoded
 
 _TILE = 72  # pixels along a side of a thumbnail
 _CUT = 3  # locations along a side of the patch that is shown
@@ -23,7 +22,7 @@ _CUT = 3  # locations along a side of the patch that is shown
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What is known of a code: how often and where it stands, and what it stands for."""
+    """A code: how often it is used, at which positions, and for which class."""
 
     code: int
     count: int
@@ -33,32 +32,24 @@ class Entry:
     purity: float | None = None
     class_entropy: float | None = None
 
-    def summary(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def dictionary_page(
-    encoded: Encoded,
-    maps: Tensor,
-    entries: Sequence[Entry],
-    examples: int,
-    watch: Callable[[str, int, int], None],
+    subject: Subject, maps: Tensor, entries: Sequence[Entry], examples: int
 ) -> dict[str, str | bytes]:
     """Files by path: `dictionary/index.html` and a strip of pictures for each code.
 
     The examples of a code are the tokens whose erasure changes the field most, at most one of
-    each image: above, the patch around the peak; below, the image under the map.
+    each image: above, the patch around the peak; below, the image with the map on top.
     """
     files: dict[str, str | bytes] = {}
     rows = []
     scores = strengths(maps)
     for done, entry in enumerate(entries, 1):
         name = f"code-{entry.code:04d}.jpg"
-        files[f"dictionary/{name}"] = _jpeg(strip(encoded, maps, scores, entry.code, examples))
+        files[f"dictionary/{name}"] = _jpeg(strip(subject, maps, scores, entry.code, examples))
         rows.append(_row(entry, name))
-        watch("dictionary", done, len(entries))
-    about = f"{len(entries)} codes on {len(encoded)} images of {encoded.data}"
+        subject.progress("dictionary", done, len(entries))
+    about = f"{len(entries)} codes on {len(subject)} images of {subject.data}"
     files["dictionary/index.html"] = _PAGE.format(
         about=html.escape(about), rows="\n".join(rows), width=(_TILE + 2) * examples
     )
@@ -66,24 +57,24 @@ def dictionary_page(
 
 
 def strengths(maps: Tensor) -> Tensor:
-    """How much each token changes the field, `(B, K)`; nothing where it cannot be erased."""
+    """How much each token changes the field, `(B, K)`; 0 where it cannot be erased."""
     return maps.flatten(2).mean(dim=2).nan_to_num()
 
 
 def strip(
-    encoded: Encoded, maps: Tensor, scores: Tensor, code: int, examples: int
+    subject: Subject, maps: Tensor, scores: Tensor, code: int, examples: int
 ) -> NDArray[np.uint8]:
     """The examples of a code, side by side: `(H, W, 3)`."""
-    program = encoded.program
+    program = subject.program
     mine = torch.where((program.codes == code) & program.active, scores, -1.0)
     best, token = mine.max(dim=1)
     rows = [r for r in best.argsort(descending=True, stable=True).tolist() if best[r] >= 0]
     canvas = np.full((2 * _TILE + 2, (_TILE + 2) * examples, 3), 255, np.uint8)
     for column, row in enumerate(rows[:examples]):
-        image, heat = encoded.records.images[row], maps[row, token[row]].nan_to_num()
+        image, heat = subject.records.images[row], maps[row, token[row]].nan_to_num()
         left = column * (_TILE + 2)
         canvas[:_TILE, left : left + _TILE] = _pixels(_cut(image, heat))
-        canvas[_TILE + 2 :, left : left + _TILE] = _under(image, heat)
+        canvas[_TILE + 2 :, left : left + _TILE] = _overlaid(image, heat)
     return canvas
 
 
@@ -96,7 +87,7 @@ def _jpeg(picture: NDArray[np.uint8]) -> bytes:
 
 
 def _cut(image: Tensor, heat: Tensor) -> Tensor:
-    """The piece of the image around the peak of the map, kept inside."""
+    """The part of the image around the peak of the map, within its borders."""
     grid = heat.shape[0]
     side = image.shape[-1] // grid
     span = min(_CUT, grid)
@@ -105,7 +96,7 @@ def _cut(image: Tensor, heat: Tensor) -> Tensor:
     return image[:, top : top + span * side, left : left + span * side]
 
 
-def _under(image: Tensor, heat: Tensor) -> NDArray[np.uint8]:
+def _overlaid(image: Tensor, heat: Tensor) -> NDArray[np.uint8]:
     from matplotlib import colormaps
 
     large = F.interpolate(heat[None, None], (_TILE, _TILE), mode="nearest")[0, 0]
@@ -150,8 +141,8 @@ article p {{ margin: 0; width: 8rem; color: #444; font-size: 12px; }}
 </style>
 <header>
 <h1>Dictionary of codes</h1>
-<p>{about}. For each code the images that lose most when it is erased: above the patch around
-the peak, below the image under its erasure map, each map on its own scale.</p>
+<p>{about}. For each code the images whose field changes most when it is erased: above, the patch around
+the peak; below, the image with its erasure map, each map on its own scale.</p>
 <label>Code or class <input id="find" type="search"></label>
 <label>Order by <select id="order">
 <option value="count">use</option><option value="purity">purity</option>

@@ -1,4 +1,4 @@
-"""Panels that the studies' figures are made of."""
+"""Panels that several figures share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.figures import DIVERGING, MUTED, PALETTE, plain_axes
+from strop.figures import MUTED, PALETTE, plain_axes
 from strop.program import Program
 from strop.statistics import Interval
-from strop.structure.regions import NOBODY
+from strop.analysis.regions import NOBODY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ _PER_LINE = 8  # codes on a line of a program
 
 
 def show_program(axes: Axes, program: Program, colours: Mapping[int, str]) -> None:
-    """A single program as lines of codes, the tokens in `colours` (by position) boxed in theirs."""
+    """A program as lines of codes; `colours` by position are drawn around their tokens."""
     codes = program.codes.tolist()
     lines = -(-len(codes) // _PER_LINE)
     size = 8.5 if program.codebook_size <= 1000 else 7
@@ -47,22 +47,10 @@ def show_program(axes: Axes, program: Program, colours: Mapping[int, str]) -> No
     axes.set_title(f"program, {len(codes)} codes", size=9)
 
 
-def show_signed(axes: Axes, image: Tensor, heat: Tensor, title: str = "") -> None:
-    """A signed map `(h, w)` over a greyed `(3, H, W)` image: orange below zero, violet above."""
-    height, width = image.shape[-2:]
-    axes.imshow(image.float().mean(dim=0).cpu().numpy(), cmap="gray", alpha=0.6)
-    most = float(heat.abs().max()) or 1.0
-    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    signed = heat.cpu().numpy()
-    axes.imshow(signed, cmap=DIVERGING, vmin=-most, vmax=most, alpha=0.7, extent=extent)
-    axes.set_axis_off()
-    axes.set_title(title, size=8)
-
-
 def show_ids(axes: Axes, ids: Tensor, title: str = "", *, arbitrary: bool = False) -> None:
-    """Regions `(h, w)` by id, each id in its own colour wherever it is shown; grey is `NOBODY`.
+    """Regions `(h, w)` by id, each id in a fixed colour; `NOBODY` is grey.
 
-    Ids that are `arbitrary` have none of the colours that stand for classes.
+    `arbitrary` ids, such as clusters, do not get the colours of classes.
     """
     from matplotlib import colormaps
 
@@ -74,7 +62,7 @@ def show_ids(axes: Axes, ids: Tensor, title: str = "", *, arbitrary: bool = Fals
 
 
 def id_colours(ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """RGB `(..., 3)` of ids: the palette first, then steps that keep neighbours far apart."""
+    """RGB `(..., 3)` of ids: the palette first, then distant steps of a colour map."""
     from matplotlib import colormaps
     from matplotlib.colors import to_rgb
 
@@ -86,7 +74,7 @@ def id_colours(ids: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def legend(figure: Figure, names: Sequence[str], ids: Sequence[int]) -> None:
-    """Names of the ids shown, below the panels."""
+    """A legend of the ids shown, below the panels."""
     from matplotlib.patches import Patch
 
     colours = id_colours(np.asarray(ids))
@@ -105,7 +93,7 @@ def bars(
     position: object = 111,
     colours: Sequence[str] | None = None,
 ) -> Axes:
-    """Horizontal bars, from the top, with the value at each and its interval where it has one."""
+    """Horizontal bars from top to bottom, with their values, and intervals where given."""
     axes = plain_axes(figure, x, position=position)
     middle = [value.value if isinstance(value, Interval) else value for value in values]
     axes.barh(range(len(labels)), middle, color=colours or PALETTE[0], height=0.65)

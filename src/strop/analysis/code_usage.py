@@ -1,9 +1,9 @@
-"""The study of the vocabulary: how codes are used, what they stand for, and where."""
+"""Codes: how the codebook is used, what single codes stand for, and at which positions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,96 +11,95 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from strop.analysis.dictionary import Entry, dictionary_page, strengths, strip
+from strop.analysis.findings import Findings, Table
+from strop.analysis.frame import Analysis
+from strop.analysis.regions import erasure_maps, owned_codes, owners, patch_shares, pooled_table
+from strop.analysis.subject import Subject
 from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes
-from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.structure.association import entropy, gini, mutual_information, purity
-from strop.structure.counterfactual import erasure_maps
-from strop.structure.dictionary import Entry, dictionary_page, strengths, strip
-from strop.structure.regions import NOBODY, owners, patch_shares
-from strop.structure.study import Encoded, Findings, Job, Study, Table
+from strop.statistics import Array, entropy, gini, mutual_information, null_p, purity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Counts = NDArray[np.int64]
-Array = NDArray[np.float64]
 _SHOWN = 24  # codes in the co-occurrence figure
 _PICTURED = 8  # codes in the figure of the dictionary
 _LISTED = 12  # rows of the tables
-_SELDOM = 5  # co-occurrences below which a pair of codes says nothing
+_SELDOM = 5  # the least co-occurrences for which PMI is not noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the study of codes lets a user choose.
+    """Options of the analysis of codes.
 
     pages     codes in the dictionary, the most used first
     examples  images for each of them
-    draws     arrangements for the p-values
-    seed      of everything random
+    draws     permutations for the p-values
+    seed      random seed
     """
 
-    pages: int = 256
-    examples: int = 6
-    draws: int = 200
+    pages: int = field(default=256, metadata={"min": 1})
+    examples: int = field(default=6, metadata={"min": 1})
+    draws: int = field(default=200, metadata={"min": 1})
     seed: int = 0
 
 
-def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> Findings:
-    """Usage, purity, positions and company of the codes, and the dictionary."""
-    program = encoded.program
-    maps = erasure_maps(tokenizer, program, job.watch)
+def run(subject: Subject, options: Options) -> Findings:
+    """Usage, purity, positions and co-occurrence of the codes, and the dictionary."""
+    program, classes = subject.program, subject.classes
+    maps = erasure_maps(subject)
     usage = used(program)
     places = position_table(program)
     together = cooccurrence(program)
     numbers: dict[str, Any] = {
         "usage": concentration(usage),
-        "position": _against(
+        "position": against_null(
             mutual_information,
-            lambda random: position_table(_mixed(program, random)),
             places,
+            lambda random: position_table(permute_codes(program, random)),
             options,
         ),
-        "pairs": company(together, len(program)),
+        "pairs": associated_pairs(together, len(program)),
     }
-    meaning = None
-    if encoded.records.semantic is not None:
-        shares = patch_shares(encoded.records.semantic, tokenizer.config.grid, len(encoded.classes))
+    by_class = None
+    if subject.records.semantic is not None:
+        shares = patch_shares(subject.records.semantic, subject.tokenizer.config.grid, len(classes))
         owned = owned_codes(program, owners(maps))
-        meaning = joint(owned, shares, program.codebook_size)
+        by_class = pooled_table(owned, shares, program.codebook_size)
 
         def other_images(random: np.random.Generator) -> Array:
-            mixed = shares[torch.from_numpy(random.permutation(len(shares)))]
-            return joint(owned, mixed, program.codebook_size)
+            permuted = shares[torch.from_numpy(random.permutation(len(shares)))]
+            return pooled_table(owned, permuted, program.codebook_size)
 
-        numbers["purity"] = _against(purity, other_images, meaning, options)
-        numbers["classes"] = _against(mutual_information, other_images, meaning, options)
-    entries = describe(usage, places, meaning, encoded.classes)
+        numbers["purity"] = against_null(purity, by_class, other_images, options)
+        numbers["classes"] = against_null(mutual_information, by_class, other_images, options)
+    entries = describe(usage, places, by_class, classes)
     return Findings(
-        numbers={**numbers, "codes": [entry.summary() for entry in entries]},
+        numbers={**numbers, "codes": [vars(entry) for entry in entries]},
         tables=_tables(numbers, entries),
         figures={
             "usage": draw_usage(usage, places, together, len(program)),
-            "dictionary": draw_dictionary(encoded, maps, entries, options.examples),
+            "dictionary": draw_dictionary(subject, maps, entries, options.examples),
         },
-        files=dictionary_page(encoded, maps, entries[: options.pages], options.examples, job.watch),
+        files=dictionary_page(subject, maps, entries[: options.pages], options.examples),
         notes=(
-            "The effective vocabulary is the exponential of the entropy of usage. Purity takes, "
-            "for the pixels a code owns, the share of their most frequent class; beside it "
-            "stands what the same regions have with another image's mask, which is far from zero "
-            "where one class is everywhere.",
+            "The effective vocabulary is the exponential of the entropy of usage. Purity is the "
+            "share of the pixels owned by a code that belong to their most frequent class. The "
+            "shuffled value is that of the same regions with the mask of another image; it is far "
+            "from zero where one class covers most pixels.",
         ),
     )
 
 
 def used(program: Program) -> Counts:
-    """How often each code stands in an active place: `(N,)`."""
+    """How often each code is active: `(N,)`."""
     return np.bincount(program.codes[program.active].numpy(), minlength=program.codebook_size)
 
 
 def concentration(usage: Counts) -> dict[str, float]:
-    """How much of the vocabulary is in use, and how evenly."""
+    """How much of the codebook is used, and how evenly."""
     ranked = np.sort(usage)[::-1] / max(usage.sum(), 1)
     return {
         "tokens": int(usage.sum()),
@@ -115,67 +114,48 @@ def concentration(usage: Counts) -> dict[str, float]:
 
 
 def position_table(program: Program) -> Counts:
-    """How often each code stands at each prefix position: `(N, K)`."""
-    return _count(
-        program.codes[program.active],
-        program.active.nonzero()[:, 1],
-        program.codebook_size,
-        program.capacity,
-    )
-
-
-def owned_codes(program: Program, regions: Tensor) -> Tensor:
-    """The code of the token that owns each location: `(B, S)`, `NOBODY` where none does."""
-    codes = program.codes.gather(1, regions.clamp(min=0))
-    return torch.where(regions == NOBODY, NOBODY, codes)
-
-
-def joint(owned: Tensor, shares: Tensor, rows: int) -> Array:
-    """Locations, in parts, by what owns them and by class: `(rows, C)`.
-
-    owned `(B, S)` below `rows`, `NOBODY` for none; shares `(B, S, C)`, from `patch_shares`.
-    """
-    known = owned != NOBODY
-    found = torch.zeros(rows, shares.shape[2], dtype=torch.double)
-    return found.index_add_(0, owned[known], shares[known]).numpy()
+    """How often each code is at each prefix position: `(N, K)`."""
+    rows, columns = program.codebook_size, program.capacity
+    cells = program.codes[program.active] * columns + program.active.nonzero()[:, 1]
+    return torch.bincount(cells, minlength=rows * columns).view(rows, columns).numpy()
 
 
 def cooccurrence(program: Program) -> Counts:
-    """Images that hold both of two codes: `(N, N)`; on the diagonal, those that hold one."""
+    """Number of images with both of two codes: `(N, N)`; the diagonal holds those with one."""
     held = np.zeros((len(program), program.codebook_size), np.int64)
     row = program.active.nonzero()[:, 0]
     held[row.numpy(), program.codes[program.active].numpy()] = 1
     return held.T @ held
 
 
-def company(together: Counts, images: int) -> list[dict[str, Any]]:
-    """Pairs of codes that keep each other's company most: the highest normalised PMI."""
+def associated_pairs(together: Counts, images: int) -> list[dict[str, Any]]:
+    """The pairs of codes with the highest normalised pointwise mutual information (NPMI)."""
     first, second = np.nonzero(np.triu(together, 1) >= _SELDOM)
     both = together[first, second] / images
-    apart = together[first, first] * together[second, second] / images**2
+    expected = together[first, first] * together[second, second] / images**2
     with np.errstate(divide="ignore", invalid="ignore"):
-        score = np.where(both < 1, np.log(both / apart) / -np.log(both), 0)
-    best = np.argsort(-score, kind="stable")[:_LISTED]
+        npmi = np.where(both < 1, np.log(both / expected) / -np.log(both), 0)
+    best = np.argsort(-npmi, kind="stable")[:_LISTED]
     return [
         {
             "codes": [int(first[k]), int(second[k])],
             "images": int(together[first[k], second[k]]),
-            "expected": float(apart[k] * images),
-            "npmi": float(score[k]),
+            "expected": float(expected[k] * images),
+            "npmi": float(npmi[k]),
         }
         for k in best
     ]
 
 
 def describe(
-    usage: Counts, places: Counts, meaning: Array | None, classes: tuple[str, ...]
+    usage: Counts, places: Counts, by_class: Array | None, classes: tuple[str, ...]
 ) -> list[Entry]:
     """An entry for every code in use, the most used first."""
     spread = entropy(places)
     mean = places @ np.arange(places.shape[1]) / np.maximum(usage, 1)
     entries = []
     for code in np.argsort(-usage, kind="stable")[: int((usage > 0).sum())].tolist():
-        row = meaning[code] if meaning is not None else np.zeros(0)
+        row = by_class[code] if by_class is not None else np.zeros(0)
         known = row.sum() > 0
         entries.append(
             Entry(
@@ -191,26 +171,21 @@ def describe(
     return entries
 
 
-def _against(
+def against_null(
     statistic: Callable[[ArrayLike], float],
-    shuffled: Callable[[np.random.Generator], ArrayLike],
-    seen: ArrayLike,
+    table: ArrayLike,
+    permuted: Callable[[np.random.Generator], ArrayLike],
     options: Options,
 ) -> dict[str, float]:
-    """A statistic of a table beside what it is when nothing is there, and the p-value."""
+    """A statistic of a table, its mean over permuted tables, and the p-value."""
     random = np.random.default_rng(options.seed)
-    null = np.array([statistic(shuffled(random)) for _ in range(options.draws)])
-    value = statistic(seen)
-    reached = int((null >= value - 1e-12).sum())
-    return {
-        "value": value,
-        "shuffled": float(null.mean()),
-        "p": (1 + reached) / (1 + options.draws),
-    }
+    null = np.array([statistic(permuted(random)) for _ in range(options.draws)])
+    value = statistic(table)
+    return {"value": value, "shuffled": float(null.mean()), "p": null_p(value, null)}
 
 
-def _mixed(program: Program, random: np.random.Generator) -> Program:
-    """The same active codes dealt anew to all active places."""
+def permute_codes(program: Program, random: np.random.Generator) -> Program:
+    """Programs of the same lengths with a random permutation of all active codes."""
     codes = program.codes.clone()
     held = codes[program.active]
     codes[program.active] = held[torch.from_numpy(random.permutation(len(held)))]
@@ -219,18 +194,13 @@ def _mixed(program: Program, random: np.random.Generator) -> Program:
     )
 
 
-def _count(rows: Tensor, columns: Tensor, r: int, c: int) -> Counts:
-    return torch.bincount(rows * c + columns, minlength=r * c).view(r, c).numpy()
-
-
 def _tables(numbers: dict[str, Any], entries: list[Entry]) -> list[Table]:
-    usage = Table("Usage", ("", ""), [[name, value] for name, value in numbers["usage"].items()])
     labels = {
         "position": "mutual information of code and position, nats",
         "purity": "purity of codes by class",
         "classes": "mutual information of code and class, nats",
     }
-    rows = [[label, *numbers[name].values()] for name, label in labels.items() if name in numbers]
+    tests = [[label, *numbers[name].values()] for name, label in labels.items() if name in numbers]
     shown = [
         [e.code, e.count, e.position, e.best_class, e.purity, e.class_entropy]
         for e in entries[:_LISTED]
@@ -241,22 +211,22 @@ def _tables(numbers: dict[str, Any], entries: list[Entry]) -> list[Table]:
         for pair in numbers["pairs"]
     ]
     return [
-        usage,
-        Table("What a code tells", ("", "value", "shuffled", "p"), rows),
+        Table("Usage", ("", ""), [[name, value] for name, value in numbers["usage"].items()]),
+        Table("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
         Table("The most used codes", header, shown),
-        Table("Codes in company", ("codes", "images", "expected", "normalised PMI"), pairs),
+        Table("Associated codes", ("codes", "images", "expected", "normalised PMI"), pairs),
     ]
 
 
-def draw_dictionary(encoded: Encoded, maps: Tensor, entries: list[Entry], examples: int) -> Figure:
-    """A page of the dictionary: the most used codes with the images they explain most."""
+def draw_dictionary(subject: Subject, maps: Tensor, entries: list[Entry], examples: int) -> Figure:
+    """The most used codes with the images they explain most."""
     shown = entries[:_PICTURED]
     lines = -(-len(shown) // 2)
     figure = new_figure(9, 1.75 * lines)
     scores = strengths(maps)
     for number, entry in enumerate(shown):
         axes = figure.add_subplot(lines, 2, number + 1)
-        axes.imshow(strip(encoded, maps, scores, entry.code, examples))
+        axes.imshow(strip(subject, maps, scores, entry.code, examples))
         axes.set_axis_off()
         meaning = f", {entry.best_class} {entry.purity:.2f}" if entry.best_class else ""
         axes.set_title(f"code {entry.code}: {entry.count} tokens{meaning}", size=8.5, loc="left")
@@ -264,13 +234,13 @@ def draw_dictionary(encoded: Encoded, maps: Tensor, entries: list[Entry], exampl
 
 
 def draw_usage(usage: Counts, places: Counts, together: Counts, images: int) -> Figure:
-    """How often codes are used, at which positions, and in which company."""
+    """Usage of codes by rank, by position, and in pairs."""
     figure = new_figure(10.5, 3.2)
     cells = figure.add_gridspec(1, 3)
     axes = plain_axes(figure, "codes, most used first", "share of tokens", cells[0])
     ranked = np.sort(usage)[::-1] / max(usage.sum(), 1)
     axes.plot(np.arange(1, len(ranked) + 1), np.where(ranked > 0, ranked, np.nan), color=PALETTE[0])
-    axes.axhline(1 / len(ranked), color=MUTED, ls="--", lw=1, label="if all were used alike")
+    axes.axhline(1 / len(ranked), color=MUTED, ls="--", lw=1, label="uniform usage")
     axes.legend(frameon=False, fontsize=8)
     axes.set_ylim(bottom=0)
 
@@ -294,4 +264,4 @@ def draw_usage(usage: Counts, places: Counts, together: Counts, images: int) -> 
     return figure
 
 
-STUDY = Study(run=run, options=Options)
+ANALYSIS = Analysis(run=run, options=Options)
