@@ -1,6 +1,6 @@
 """The layout: a module imports only what lies below it, and some things nobody imports or calls.
 
-cli -> inspector -> evaluation, structure -> training -> curriculum, objective, data
+cli -> inspector -> analysis -> training -> curriculum, objective, data
     -> model -> program -> errors, files, config, images
 """
 
@@ -25,6 +25,7 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"curriculum", "data"},
     {"objective"},  # takes from the curriculum how steps are marked in configs
     {"training"},
+    {"analysis"},
     {"evaluation", "structure"},
     {"inspector", "demo"},
     {"cli"},
