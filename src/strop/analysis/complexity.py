@@ -1,27 +1,26 @@
-"""The study of lengths: do programs grow with how much there is in the image."""
+"""Complexity: does the length of a program grow with the content of its image?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from strop.analysis.findings import Findings, Table
+from strop.analysis.frame import Analysis
+from strop.analysis.subject import Subject
 from strop.data.record import VOID
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
-from strop.model.tokenizer import Tokenizer
-from strop.statistics import bootstrap, pearson, permutation_p, spearman
-from strop.structure.study import Encoded, Findings, Job, Study, Table, teacher_fields
+from strop.statistics import Array, bootstrap, pearson, permutation_p, spearman
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Array = NDArray[np.float64]
 OBJECTS, CLASSES = "objects", "classes"
 COVERED, OUTLINES, VARIANCE = "covered by objects", "outlines", "variance of the teacher's field"
 COUNTS = (OBJECTS, CLASSES)
@@ -31,39 +30,42 @@ _FEW = 5  # images below which a bin is drawn as points
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the study of complexity lets a user choose.
+    """Options of the analysis of complexity.
 
-    draws  resamples for the intervals, and arrangements for the p-values
-    seed   of both
+    draws  resamples for the intervals, and permutations for the p-values
+    seed   random seed
     """
 
-    draws: int = 1000
+    draws: int = field(default=1000, metadata={"min": 1})
     seed: int = 0
 
+    @property
+    def sampling(self) -> dict[str, int]:
+        """The options as `strop.statistics` takes them."""
+        return {"draws": self.draws, "seed": self.seed}
 
-def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> Findings:
-    """Length against every measure of complexity the data has, and the claim about rare counts."""
-    lengths = encoded.program.lengths.double().numpy()
-    measures = complexity(tokenizer, encoded, job)
-    draws, seed = options.draws, options.seed
+
+def run(subject: Subject, options: Options) -> Findings:
+    """Length against every measure of complexity that the data has, and against rare counts."""
+    measures = complexity(subject)
+    lengths = subject.program.lengths.double().numpy()
     correlations: dict[str, dict[str, Any]] = {
-        what: {
-            "pearson": bootstrap(pearson, measure, lengths, draws=draws, seed=seed),
-            "spearman": bootstrap(spearman, measure, lengths, draws=draws, seed=seed),
-            "p": permutation_p(spearman, measure, lengths, draws=draws, seed=seed),
+        name: {
+            "pearson": bootstrap(pearson, measure, lengths, **options.sampling),
+            "spearman": bootstrap(spearman, measure, lengths, **options.sampling),
+            "p": permutation_p(spearman, measure, lengths, **options.sampling),
         }
-        for what, measure in measures.items()
+        for name, measure in measures.items()
     }
-    counted = {what: measure for what, measure in measures.items() if what in COUNTS}
-    bins = {what: by_count(measure, lengths) for what, measure in counted.items()}
-    rare = {what: rarity_claim(measure, lengths, options) for what, measure in counted.items()}
+    counted = {name: measure for name, measure in measures.items() if name in COUNTS}
+    rare = {name: rarity_claim(counts, lengths, options) for name, counts in counted.items()}
     tables = [
         Table(
             "Length against complexity",
             ("", "Pearson", "low", "high", "Spearman", "low", "high", "p"),
             [
-                [what, *found["pearson"], *found["spearman"], found["p"]]
-                for what, found in correlations.items()
+                [name, *found["pearson"], *found["spearman"], found["p"]]
+                for name, found in correlations.items()
             ],
         )
     ]
@@ -71,53 +73,55 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
         tables.append(
             Table(
                 "Do rare counts get longer programs?",
-                ("", "Spearman of length and rarity", "p", "with the count held fixed", "p"),
-                [[what, *found.values()] for what, found in rare.items()],
+                ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
+                [[name, *found.values()] for name, found in rare.items()],
             )
         )
     return Findings(
         numbers={
             "length": {"mean": float(lengths.mean()), "sd": float(lengths.std())},
             "correlations": correlations,
-            "bins": bins,
+            "bins": {name: by_count(counts, lengths) for name, counts in counted.items()},
             "rarity": rare,
         },
         tables=tables,
         figures={"lengths": draw(measures, lengths)},
         notes=(
-            "Intervals resample images (95 %); p shuffles lengths against images, one-sided. What "
-            "is covered is the share of the pixels that show an object, outlines are the share of "
-            "neighbouring pixels that show different things. The "
-            "rarity of a count is minus the logarithm of the share of images that have it; "
-            "holding the count fixed takes the straight line in the count out of both. The "
-            "paper has a Pearson correlation of about 0.74 with objects on CLEVR (128 px, 32 "
-            "codes), weaker ones with classes on COCO, and says that rare class counts there get "
-            "longer programs.",
+            "Intervals resample images (95 %); p permutes lengths against images, one-sided. "
+            "`Covered by objects` is the share of pixels that show an object, `outlines` the share "
+            "of neighbouring pixels with different ids. The rarity of a count is the negative "
+            "logarithm of the share of images that have it; at a fixed count, a linear regression "
+            "on the count is subtracted from both variables. The paper reports a Pearson "
+            "correlation of about 0.74 with objects on CLEVR (128 px, 32 codes), weaker ones with "
+            "classes on COCO, and longer programs for rare class counts there.",
         ),
     )
 
 
-def complexity(tokenizer: Tokenizer, encoded: Encoded, job: Job) -> dict[str, Array]:
+def complexity(subject: Subject) -> dict[str, Array]:
     """Measures of how much there is in each image, `(B,)` each."""
-    records = encoded.records
+    fields = subject.fields  # first: one pass over the images gives fields and programs
+    records = subject.records
+    semantic, instance = (
+        None if mask is None else mask.long() for mask in (records.semantic, records.instance)
+    )
+    grounded = subject.classes[:1] == ("background",)  # if not, a semantic mask covers everything
     found: dict[str, Array] = {}
-    grounded = encoded.classes[:1] == ("background",)  # if not, all of a semantic mask is covered
     if records.scenes is not None:
         found[OBJECTS] = np.array([len(scene["objects"]) for scene in records.scenes], float)
-    elif records.instance is not None:
-        found[OBJECTS] = np.array([_distinct(mask, {0, VOID}) for mask in records.instance], float)
-    if records.semantic is not None:
+    elif instance is not None:
+        found[OBJECTS] = np.array([_distinct(mask, {0, VOID}) for mask in instance], float)
+    if semantic is not None:
         ground = {0, VOID} if grounded else {VOID}
-        found[CLASSES] = np.array([_distinct(mask, ground) for mask in records.semantic], float)
+        found[CLASSES] = np.array([_distinct(mask, ground) for mask in semantic], float)
     elif records.labels is not None:
         found[CLASSES] = records.labels.sum(dim=1).double().numpy()
-    masks = records.semantic if records.instance is None else records.instance
+    masks = semantic if instance is None else instance
     if masks is not None:
-        if grounded or records.instance is not None:
+        if grounded or instance is not None:
             found[COVERED] = covered(masks).numpy()
         found[OUTLINES] = outlines(masks).numpy()
-    field = teacher_fields(tokenizer, encoded, job.watch)
-    found[VARIANCE] = field.double().var(dim=1).mean(dim=1).numpy()
+    found[VARIANCE] = fields.double().var(dim=1).mean(dim=1).numpy()
     return found
 
 
@@ -127,9 +131,9 @@ def covered(masks: Tensor) -> Tensor:
 
 
 def outlines(masks: Tensor) -> Tensor:
-    """(B,) float64: the share of neighbouring pixels of masks (B, H, W) that show different things.
+    """(B,) float64: the share of neighbouring pixels of masks (B, H, W) with different ids.
 
-    What has no label is a thing of its own, so that borders which are left unlabelled count.
+    Unlabelled pixels have an id too, so that borders which are left unlabelled count.
     """
     across, down = ((masks.diff(dim=axis) != 0).double().mean((1, 2)) for axis in (2, 1))
     return (across + down) / 2
@@ -149,7 +153,7 @@ def by_count(counts: Array, lengths: Array) -> list[dict[str, Any]]:
 
 
 def rarity(counts: Array) -> Array:
-    """Minus the logarithm of the share of images that have the same count: `(B,)`."""
+    """Negative logarithm of the share of images that have the same count: `(B,)`."""
     _, inverse, number = np.unique(counts, return_inverse=True, return_counts=True)
     return -np.log(number[inverse] / len(counts))
 
@@ -157,25 +161,24 @@ def rarity(counts: Array) -> Array:
 def rarity_claim(counts: Array, lengths: Array, options: Options) -> Mapping[str, float]:
     """Whether images with a rare count have longer programs, alone and at a fixed count."""
     rare = rarity(counts)
-    apart = _without(lengths, counts), _without(rare, counts)
-    draws, seed = options.draws, options.seed
+    residuals = _residual(lengths, counts), _residual(rare, counts)
     return {
         "spearman": spearman(lengths, rare),
-        "p": permutation_p(spearman, lengths, rare, draws=draws, seed=seed),
-        "partial": spearman(*apart),
-        "partial_p": permutation_p(spearman, *apart, draws=draws, seed=seed),
+        "p": permutation_p(spearman, lengths, rare, **options.sampling),
+        "partial": spearman(*residuals),
+        "partial_p": permutation_p(spearman, *residuals, **options.sampling),
     }
 
 
 def draw(measures: Mapping[str, Array], lengths: Array) -> Figure:
-    """Violins of length by count, with n above each, and a scatter for what is not a count."""
+    """Violins of length by count, with n above each; scatter plots for other measures."""
     rows = math.ceil(len(measures) / _COLUMNS)
     columns = math.ceil(len(measures) / rows)
     figure = new_figure(4.4 * columns, 3.4 * rows)
     cells = figure.add_gridspec(rows, columns)
-    for number, (what, measure) in enumerate(measures.items()):
-        axes = plain_axes(figure, what, "program length", cells[divmod(number, columns)])
-        (_violins if what in COUNTS else _scatter)(axes, measure, lengths)
+    for number, (name, measure) in enumerate(measures.items()):
+        axes = plain_axes(figure, name, "program length", cells[divmod(number, columns)])
+        (_violins if name in COUNTS else _scatter)(axes, measure, lengths)
         axes.set_title(f"r = {pearson(measure, lengths):.2f}", size=9, loc="left")
     return figure
 
@@ -208,17 +211,17 @@ def _scatter(axes: Axes, measure: Array, lengths: Array) -> None:
     axes.locator_params(axis="x", nbins=5)  # small shares have long numbers
 
 
-def _distinct(mask: Tensor, without: set[int]) -> int:
-    return len(set(mask.unique().tolist()) - without)
+def _distinct(mask: Tensor, ignored: set[int]) -> int:
+    return len(set(mask.unique().tolist()) - ignored)
 
 
-def _without(values: Array, counts: Array) -> Array:
-    """What is left of `values` when the straight line in `counts` is taken out."""
+def _residual(values: Array, counts: Array) -> Array:
+    """The residual of `values` after linear regression on `counts`."""
     across = counts - counts.mean()
     size = across @ across
     slope = (across @ values) / size if size > 0 else 0.0
-    # Rounding would give ties in the ranks an order.
+    # Without rounding, float errors would break ties between ranks.
     return np.round(values - values.mean() - slope * across, 9)
 
 
-STUDY = Study(run=run, options=Options)
+ANALYSIS = Analysis(run=run, options=Options)

@@ -1,4 +1,4 @@
-"""The objects of a scene as this package's readers see them: four words and a place each."""
+"""The objects of a scene: four attributes and a position each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """Each attribute of an object, and its words."""
 
 
-class Thing(NamedTuple):
-    """An object: its words, and where it stands on the ground, in metres within [-3, 3]."""
+class SceneObject(NamedTuple):
+    """An object: its attributes, and its position on the ground, in metres within [-3, 3]."""
 
     shape: str
     color: str
@@ -32,12 +32,12 @@ class Thing(NamedTuple):
         return self[:4]
 
 
-Things = tuple[Thing, ...]
+Objects = tuple[SceneObject, ...]
 
 
-def things_of(scene: Mapping[str, Any]) -> Things:
+def objects_of(scene: Mapping[str, Any]) -> Objects:
     """The objects of a scene in CLEVR's JSON, in its order."""
     return tuple(
-        Thing(*(entry[name] for name in ATTRIBUTES), *entry["3d_coords"][:2])
+        SceneObject(*(entry[name] for name in ATTRIBUTES), *entry["3d_coords"][:2])
         for entry in scene["objects"]
     )
