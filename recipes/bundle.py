@@ -51,7 +51,7 @@ def main() -> None:
     tokenizer = travelling(arguments.model)
     path = Path(arguments.results) / "bundled.json"
     asked = {
-        "model": tokenizer.fingerprint,
+        "model": tokenizer.identity.codes,
         "data": data_name(arguments.data),
         "fit": data_name(arguments.fit),
         "specs": [data_name(spec) for spec in (arguments.check, *arguments.also)],

@@ -19,7 +19,7 @@ SOURCE = Path(strop.__file__).parent
 LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
     {"files", "config", "device", "random", "progress"},
-    {"images", "metrics", "figures", "statistics"},
+    {"images", "metrics", "figures", "statistics", "identity"},
     {"program"},
     {"model"},
     {"curriculum", "data"},

@@ -28,7 +28,7 @@ class Program:
     codes          (B, K) int64; the first `lengths[b]` of row b are active
     lengths        (B,) int64, in [1, K]
     codebook_size  N: every code is in [0, N)
-    model          fingerprint of the model that wrote the codes, empty if unknown
+    model          `identity.codes` of the model that wrote the codes, empty if unknown
     erased         (B, K) bool: holes, tokens taken out while the others keep their positions
     names          where each row came from, or empty
 

@@ -45,7 +45,7 @@ def program(tokenizer, images):
 
 def test_the_model_is_described(client, tokenizer):
     facts = client.get("/api/model").json()
-    assert facts["fingerprint"] == tokenizer.fingerprint
+    assert facts["fingerprint"] == tokenizer.identity.codes
     assert (facts["grid"], facts["max_length"], facts["codebook_size"]) == (4, 12, 64)
 
 

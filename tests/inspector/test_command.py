@@ -39,7 +39,7 @@ def test_it_serves_until_interrupted(tokenizer, gallery, tmp_path):
                 except httpx.TransportError:
                     time.sleep(0.1)
             assert facts["name"] == "model", "a path of this machine is nobody's business"
-            assert facts["fingerprint"] == tokenizer.fingerprint
+            assert facts["fingerprint"] == tokenizer.identity.codes
         finally:
             process.send_signal(signal.SIGINT)
             _, complaints = process.communicate(timeout=20)

@@ -209,7 +209,7 @@ def test_the_study_end_to_end(tokenizer, tmp_path):
 
     random = np.random.default_rng(0)
     codes = [random.integers(64, size=random.integers(1, 13)).tolist() for _ in range(60)]
-    pairs = Pairs(program_of(codes, 64, 12, tokenizer.fingerprint), [()] * 60)
+    pairs = Pairs(program_of(codes, 64, 12, tokenizer.identity.codes), [()] * 60)
     options = Options(epochs=1, width=16, depth=1, samples=20)
     findings = run(tokenizer, encoded_of(pairs), options, Job(tmp_path))
     numbers = findings.numbers
@@ -217,4 +217,4 @@ def test_the_study_end_to_end(tokenizer, tmp_path):
     assert numbers["bits_per_image"]["unigram"][0] > 0
     assert set(findings.figures) == {"models", "samples"}
     (tmp_path / "prior.safetensors").write_bytes(findings.files["prior.safetensors"])
-    assert load_prior(tmp_path / "prior.safetensors").model == tokenizer.fingerprint
+    assert load_prior(tmp_path / "prior.safetensors").model == tokenizer.identity.codes

@@ -35,7 +35,7 @@ def tokenizer() -> Tokenizer:
 
 def test_training_a_decoder_changes_nothing_else_and_lowers_the_loss(tokenizer):
     before = {name: value.clone() for name, value in tokenizer.state_dict().items()}
-    fingerprint = tokenizer.fingerprint
+    fingerprint = tokenizer.identity.codes
     seen: list[tuple[int, dict[str, float]]] = []
     metrics = train_decoder(
         tokenizer,
@@ -48,7 +48,7 @@ def test_training_a_decoder_changes_nothing_else_and_lowers_the_loss(tokenizer):
     )
     after = tokenizer.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
-    assert tokenizer.fingerprint == fingerprint
+    assert tokenizer.identity.codes == fingerprint
     assert tokenizer.config.decoder == DecoderConfig(widths=WIDTHS)
     assert tokenizer.about == {"decoder": "trained afterwards, 30 steps of 8 images"}
     assert [step for step, _ in seen] == [10, 20, 30]

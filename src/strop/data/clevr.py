@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -57,6 +57,11 @@ class ClevrDataset(FileDataset):
                 )
             semantic = kinds[record.instance]
         return replace(record, labels=labels, semantic=semantic)
+
+    def sources(self) -> Iterator[Path | str]:
+        """The files of all records, and that of their scenes."""
+        yield Path(self._source)
+        yield from super().sources()
 
     def _class(self, thing: Mapping[str, Any], source: str) -> int:
         name = thing["color"] if self._by == "color" else f"{thing['material']} {thing['shape']}"

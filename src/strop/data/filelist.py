@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,14 @@ class FileDataset:
             depth=depth,
             scene=item.scene,
         )
+
+    def sources(self) -> Iterator[Path | str]:
+        """The files of all records, and what is listed about them."""
+        for item in self.items:
+            yield f"{item.name} {item.labels}"
+            for file in (item.image, item.semantic, item.instance, item.depth):
+                if file is not None:
+                    yield Path(self._path(file))
 
     def _path(self, relative: str) -> str:
         return f"{self._root}/{relative}"

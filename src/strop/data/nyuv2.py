@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,11 @@ class NyuMat:
                 f"The {split} split runs to image {max(self._indices) + 1}, {path} has {count}.",
                 "Use the split that belongs to this file.",
             )
+
+    def sources(self) -> Iterator[Path | str]:
+        """The file, and which of its records are of the split."""
+        yield self._path
+        yield str(self._indices)
 
     def __len__(self) -> int:
         return len(self._indices)

@@ -7,7 +7,7 @@ A packed folder holds `meta.json`, one raw file per part with a row for each rec
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,11 @@ class PackedDataset:
             scenes=scenes if len(scenes) == len(about) else None,
             **parts,
         )
+
+    def sources(self) -> Iterator[Path]:
+        """The files of the folder."""
+        yield from (self._root / name for name in (META, RECORDS, OFFSETS))
+        yield from (self._root / f"{part}.bin" for part in self._arrays)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": str(self._root)}  # a map is opened anew, not copied

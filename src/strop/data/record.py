@@ -82,10 +82,12 @@ class Batch:
 class Dataset(Protocol):
     """A finite, ordered, random-access collection of records.
 
-    Three more are used where they are there. `problems: tuple[str, ...]` names damage that could be
-    read around (a shard cut in the middle). `records(indices) -> list[Record]` gives several
-    records at once, for datasets that make them faster together. `fit: str | None` is how records
-    were made square, where that has been done for good.
+    Four more are used where they are there. `sources()` yields the paths that records are read
+    from, or the values that fix them: see `strop.identity.of_dataset`.
+    `problems: tuple[str, ...]` names damage that could be read around (a shard cut in the middle).
+    `records(indices) -> list[Record]` gives several records at once, for datasets that make them
+    faster together. `fit: str | None` is how records were made square, where that has been done for
+    good.
     """
 
     name: str

@@ -12,6 +12,7 @@ import json
 import os
 import tarfile
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,10 @@ class ShardDataset:
             depth=depth,
             scene=scene,
         )
+
+    def sources(self) -> Iterator[Path]:
+        """The shards."""
+        return map(Path, self._paths)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": OrderedDict()}

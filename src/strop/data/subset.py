@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from strop.data.record import Batch, BatchDataset, Dataset, Record
+from strop.identity import of_dataset
 
 
 class Subset:
@@ -23,6 +25,11 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self._indices)
+
+    def sources(self) -> Iterator[Path | str]:
+        """The sources of the dataset, and which of its records are in the subset."""
+        yield str(self._indices if isinstance(self._indices, range) else list(self._indices))
+        yield of_dataset(self._dataset)
 
     def __getitem__(self, index: int) -> Record:
         return self._dataset[self._indices[index]]

@@ -92,7 +92,7 @@ def compute_features(
         codes=torch.cat(codes),
         lengths=torch.cat(lengths),
         codebook_size=config.quantizer.codes,
-        model=tokenizer.fingerprint,
+        model=tokenizer.identity.codes,
     )
     return Features(
         fields=torch.cat(fields),
@@ -132,7 +132,7 @@ def encode_fields(tokenizer: Tokenizer, fields: Tensor, *, batch: int = 64) -> P
         codes=torch.cat([codes for _, codes, _ in parts]),
         lengths=torch.cat([lengths for _, _, lengths in parts]),
         codebook_size=tokenizer.config.quantizer.codes,
-        model=tokenizer.fingerprint,
+        model=tokenizer.identity.codes,
     )
 
 

@@ -89,7 +89,7 @@ def evaluate(
     plan = list(_plan(tokenizer, sources, suites, protocol, note))
     model = {
         "name": name,
-        "fingerprint": tokenizer.fingerprint,
+        "fingerprint": tokenizer.identity.codes,
         "config": to_dict(tokenizer.config),
         "about": tokenizer.about,
     }

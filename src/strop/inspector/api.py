@@ -77,7 +77,7 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
         """The loaded model: its sizes and its name."""
         return ModelFacts(
             name=name,
-            fingerprint=engine.tokenizer.fingerprint,
+            fingerprint=engine.tokenizer.identity.codes,
             teacher=config.teacher.name.rsplit("/", 1)[-1],
             image_size=config.image_size,
             grid=config.grid,

@@ -72,7 +72,12 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
 
 
 def read_config(folder: PathLike) -> tuple[TokenizerConfig, dict[str, Any]]:
-    """What a model is and what its folder tells about it, without its weights."""
+    """The config of a model and what its folder says about it, without its weights."""
+    values = _read_values(folder)
+    return _model_config(folder, values), _table(values, "about")
+
+
+def _read_values(folder: PathLike) -> dict[str, Any]:
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         run = (folder / "model" / "config.json").is_file()  # as `strop train --out` leaves it
@@ -84,23 +89,35 @@ def read_config(folder: PathLike) -> tuple[TokenizerConfig, dict[str, Any]]:
         raise FormatError(
             f"{folder} holds a teacher, not a model.", "Train a model on it: strop train --teacher."
         )
-    values = read_json(folder / "config.json", "model", FORMAT)
+    return read_json(folder / "config.json", "model", FORMAT)
+
+
+def _model_config(folder: PathLike, values: dict[str, Any]) -> TokenizerConfig:
     try:
-        config = from_dict(TokenizerConfig, values.get("model", {}), "model")
+        return from_dict(TokenizerConfig, values.get("model", {}), "model")
     except ConfigError as error:
         raise FormatError(
-            f"{folder / 'config.json'} does not describe a model. {error.problem}", error.remedy
+            f"{Path(folder) / 'config.json'} does not describe a model. {error.problem}",
+            error.remedy,
         ) from error
-    about = values.get("about", {})
-    return config, about if isinstance(about, dict) else {}
+
+
+def _table(values: dict[str, Any], key: str) -> dict[str, Any]:
+    table = values.get(key)
+    return table if isinstance(table, dict) else {}
 
 
 def load_folder(folder: PathLike) -> Tokenizer:
     """The model in a folder that `save_folder` wrote, on the CPU, in eval mode."""
     folder = Path(folder)
-    config, about = read_config(folder)
+    values = _read_values(folder)
+    config = _model_config(folder, values)
     try:
-        tokenizer = Tokenizer(config, about=about)
+        tokenizer = Tokenizer(
+            config,
+            about=_table(values, "about"),
+            teacher_digest=str(values.get("teacher_digest") or ""),
+        )
     except (RuntimeError, OverflowError, MemoryError) as error:  # a size no machine has
         raise FormatError(
             f"{folder / 'config.json'} does not describe a model that fits here ({error}).",
@@ -127,8 +144,12 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
             stack.enter_context(atomic_path(folder / name))
             for name in ("config.json", "README.md", WEIGHTS)
         )
-        about = {"model": to_dict(tokenizer.config), "about": tokenizer.about}
-        write_json(config, "model", FORMAT, about)
+        values = {
+            "model": to_dict(tokenizer.config),
+            "teacher_digest": tokenizer.known_teacher_digest,
+            "about": tokenizer.about,
+        }
+        write_json(config, "model", FORMAT, values)
         readme.write_text(card.render(tokenizer), encoding="utf-8")
         save_file(tensors, weights, metadata={"format": "pt"})
         # Only renames are left to do. Until the last of them the folder is no model: cut short

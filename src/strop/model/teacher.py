@@ -6,6 +6,7 @@ tokens. The teacher owns its preprocessing: it takes the model's uint8 images an
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNot
 from torch import Tensor, nn
 
 from strop.errors import TeacherError
+from strop.identity import of_teacher
 from strop.random import seeded
 
 PIXELS_PER_LOCATION = 16
@@ -109,6 +111,12 @@ class Teacher(nn.Module):
         self.mean: Tensor
         self.std: Tensor
         self.training = False
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The digest of the weights and the preprocessing."""
+        look = (self.patch, self.mean.flatten().tolist(), self.std.flatten().tolist())
+        return of_teacher(self.backbone, look)
 
     @torch.no_grad()
     def forward(self, images: Tensor, zoom: int = 1) -> Tensor:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,9 +13,9 @@ import torch.nn.functional as F
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from strop.config import to_dict
-from strop.errors import ConfigError, ImageError, ModelError, ProgramError
+from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
+from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
 from strop.images import Fit, ImageLike, fit_square, tensor_to_bytes, to_tensor
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.generator import Generator, GeneratorConfig
@@ -119,6 +117,7 @@ class Tokenizer(
     interpreted without it, and is no part of the parameters or the state dict.
 
     `about` tells where the model comes from (data, steps, metrics); it travels with the weights.
+    With a `teacher_digest` only a teacher of this digest is accepted.
     """
 
     def __init__(
@@ -127,11 +126,14 @@ class Tokenizer(
         *,
         teacher: Teacher | None = None,
         about: dict[str, Any] | None = None,
+        teacher_digest: str = "",
     ) -> None:
         super().__init__()
         self.config = config
         self.about = about or {}
         self.precision: Precision | None = None
+        self._teacher_digest = teacher_digest
+        self._digests = TensorDigests()
         shape = {"locations": config.grid**2, "length": config.max_length}
         width = config.teacher.width
         self.generator = Generator(config.generator, field_width=width, **shape)
@@ -171,16 +173,20 @@ class Tokenizer(
         return _size(self.parameters()) - _size(decoder)
 
     @property
-    def fingerprint(self) -> str:
-        """Twelve hex digits that tell this model from others: its config and its codebook."""
-        # A decoder may come later and a teacher's folder may move: neither makes other programs.
-        config = replace(self.config, decoder=None, teacher=replace(self.config.teacher, name=""))
-        told = to_dict(config)
-        if not config.quantizer.centred:  # younger than the models that do without
-            del told["quantizer"]["centred"]
-        content = json.dumps(told, sort_keys=True).encode()
-        codebook = self.quantizer.codebook.detach().float().cpu().numpy().tobytes()
-        return hashlib.sha256(content + codebook).hexdigest()[:12]
+    def teacher_digest(self) -> str:
+        """The digest of the teacher. A model that does not know it loads the teacher."""
+        return self._teacher_digest or self.teacher.digest
+
+    @property
+    def known_teacher_digest(self) -> str:
+        """Like `teacher_digest`, but empty if only loading the teacher would tell it."""
+        teacher = self.__dict__["_teacher"]
+        return self._teacher_digest or ("" if teacher is None else teacher.digest)
+
+    @property
+    def identity(self) -> Identity:
+        """Digests of what could change a code, a field, a length, a picture."""
+        return of_tokenizer(self.config, self, self.teacher_digest, self._digests)
 
     # The three verbs.
 
@@ -246,7 +252,7 @@ class Tokenizer(
             codes=torch.cat(codes),
             lengths=torch.cat(searched) if searched else lengths,
             codebook_size=self.config.quantizer.codes,
-            model=self.fingerprint,
+            model=self.identity.codes,
             names=names,
             check=isinstance(length, Tensor),
         )
@@ -390,9 +396,22 @@ class Tokenizer(
                 f"the model expects {self.config.teacher.width}.",
                 "Set teacher.width to the teacher's, or name another teacher.",
             )
+        if self._teacher_digest not in ("", teacher.digest):
+            raise TeacherError(
+                f"The weights or the preprocessing of the teacher {self.config.teacher.name} "
+                f"(digest {teacher.digest}) are not those that the model was trained with "
+                f"({self._teacher_digest}).",
+                "Restore the teacher's folder, or train a model on the new teacher.",
+            )
         self.__dict__["_teacher"] = teacher.to(self.device)
 
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode. A training step may move weights in ways that no digest sees."""
+        self._digests.clear()
+        return super().train(mode)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._digests.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.__dict__["_teacher"] is not None:
             self.__dict__["_teacher"]._apply(fn)
@@ -468,6 +487,15 @@ class Tokenizer(
             ]
             yield torch.stack([square.to(self.device) for square in squares])
 
+    def _known_identity(self) -> Identity:
+        return of_tokenizer(self.config, self, self.known_teacher_digest, self._digests)
+
+    def _wrote(self, model: str) -> bool:
+        """Whether programs that carry `model` are of this model. It never loads the teacher."""
+        return self._known_identity().wrote(model) or model == legacy_fingerprint(
+            self.config, self.quantizer.codebook
+        )
+
     def _check_program(self, program: Program) -> None:
         if not isinstance(program, Program):
             raise ProgramError(
@@ -480,9 +508,10 @@ class Tokenizer(
                 f"this model's {self.config.quantizer.codes}.",
                 "Interpret it with the model that wrote it (--model on the command line).",
             )
-        if program.model and program.model != self.fingerprint:
+        if program.model and not self._wrote(program.model):
             raise ProgramError(
-                f"The program was written by model {program.model}, this is {self.fingerprint}.",
+                f"The program was written by model {program.model}, this is "
+                f"{self._known_identity().codes}.",
                 "Interpret it with the model that wrote it, or encode the image again.",
             )
         if program.capacity > self.config.max_length:

@@ -177,7 +177,7 @@ def run_study(
     findings = study.run(tokenizer, encoded, chosen, Job(Path(out), watch))
     setting = {
         "study": name,
-        "model": tokenizer.fingerprint,
+        "model": tokenizer.identity.codes,
         "data": data,
         "images": len(encoded),
         "options": to_dict(chosen),

@@ -99,7 +99,7 @@ def encode_pairs(tokenizer: Tokenizer, spec: str, job: Job) -> Pairs:
     Rendered scenes are made on the model's device and nothing of them but programs and objects
     is kept, so that tens of thousands fit and a GPU makes them in seconds.
     """
-    name = hashlib.sha256(f"{tokenizer.fingerprint} {spec}".encode()).hexdigest()[:12]
+    name = hashlib.sha256(f"{tokenizer.identity.codes} {spec}".encode()).hexdigest()[:12]
     path = job.folder / f"pairs-{name}.jsonl"
     if path.is_file():
         return load_pairs(path)

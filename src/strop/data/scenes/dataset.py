@@ -53,6 +53,10 @@ class ScenesDataset:
     def __len__(self) -> int:
         return self.n
 
+    def sources(self) -> Iterator[str]:
+        """The parameters that fix every record."""
+        yield f"seed={self.seed} start={self.start} size={self.size} by={self.by} {self.split}"
+
     def __getitem__(self, index: int) -> Record:
         if not -self.n <= index < self.n:
             raise IndexError(f"scene {index} of {self.n}")
