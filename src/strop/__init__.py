@@ -4,7 +4,7 @@ from strop.errors import StropError
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.program import Program
-from strop.structure.counterfactual import erasure
+from strop.analysis.counterfactual import erasure
 from strop.training.loop import train
 
 __version__ = "0.1.0"

@@ -27,7 +27,7 @@ from strop.metrics import r2, r2_centred
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.structure.counterfactual import erasure
+from strop.analysis.counterfactual import erasure
 
 COUNTS = (3, 5, 8, 10)
 """How many objects the scenes have: the first of `SEED` with each number is shown."""

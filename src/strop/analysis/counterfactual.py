@@ -87,6 +87,8 @@ def _chunks(
 
     Unedited programs are interpreted `batch` at a time, just before their edits.
     """
+    if not len(edits):
+        return
     for some in edits[:, 0].unique().split(batch):
         fields = tokenizer.interpret(rows[some], batch=batch)
         for part in edits[torch.isin(edits[:, 0], some)].split(batch):

@@ -144,7 +144,7 @@ def run_study(
     )
     header = {
         "study": name,
-        "model": tokenizer.fingerprint,
+        "model": tokenizer.identity.codes,
         "data": data,
         "options": to_dict(chosen),
         "identities": identities(subject, analysis),
@@ -158,7 +158,7 @@ def run_study(
 
 def identities(subject: Subject, analysis: Analysis) -> dict[str, str]:
     """The identities of everything that can change the result, by role."""
-    found = {"model": subject.tokenizer.fingerprint, "data": subject.data}
+    found = {"model": subject.tokenizer.identity.codes, "data": subject.data}
     return found | ({} if subject.train is None else {"train": subject.train.data})
 
 

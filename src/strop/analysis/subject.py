@@ -143,7 +143,7 @@ class Subject:
             codes=torch.cat(codes),
             lengths=torch.cat(lengths),
             codebook_size=config.quantizer.codes,
-            model=tokenizer.fingerprint,
+            model=tokenizer.identity.codes,
             names=records.names,
         )
         return records, program, torch.cat(z)

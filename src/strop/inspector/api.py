@@ -43,7 +43,7 @@ from strop.inspector.schema import (
 )
 from strop.metrics import cosine, r2, r2_centred
 from strop.program import Program, check_range
-from strop.structure.counterfactual import erasure, pair_erasure
+from strop.analysis.counterfactual import erasure, pair_erasure
 
 Code = Annotated[int, Path(ge=0, lt=2**31)]
 REFUSALS = {

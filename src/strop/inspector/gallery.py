@@ -17,7 +17,7 @@ from strop.images import fit_square, read_image
 from strop.inspector.engine import Engine
 from strop.inspector.pictures import thumbnail
 from strop.program import Program
-from strop.structure.counterfactual import pair_erasure
+from strop.analysis.counterfactual import pair_erasure
 
 SCENES = 32
 SCENE_SIZE = 128  # larger ones would keep the processor from the first visitor

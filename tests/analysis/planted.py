@@ -1,12 +1,12 @@
-"""A model made by hand, whose tokens own known locations, and images that it reads without error.
+"""A model whose tokens own known locations, and images that it encodes without error.
 
-The field is 8 by 8 locations in eight blocks of 2 by 4. Token k of a program owns block k, for
-k < 7. The last block is shared: it stands as long as token 0 or token 1 does, so that only erasing
-both takes it away. A location without an owner is background. Directions of the field are
-orthogonal, so an erasure map is 1 where a token's work is gone and 0 elsewhere.
+The field has 8 x 8 locations in eight blocks of 2 x 4. Token k of a program owns block k, for
+k < 7. The last block is shared: it is kept by either token 0 or token 1, so that only erasing both
+removes it. A location without an owner is background. The vectors of a field are orthogonal, so
+an erasure map is 1 where the field changes and 0 elsewhere.
 
-An image has as many objects as its program has codes, one a block; the class of an object, its
-shape, color and size follow from the code. Its material is drawn at random: nothing knows it.
+An image has one object in each block that has a code. The class of an object, its shape, color and
+size follow from the code; its material is random and not in the program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from strop.data.record import Record
+from strop.analysis.subject import Subject
+from strop.data.record import Batch, Record
 from strop.data.scenes import vocabulary as words
 from strop.model.generator import GeneratorConfig
 from strop.model.interpreter import InterpreterConfig
@@ -22,6 +23,7 @@ from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.program import Program
 
 GRID, LENGTH, CODES, CLASSES = 8, 7, 12, 4
 SHARED = LENGTH  # the block that tokens 0 and 1 hold up together
@@ -31,17 +33,37 @@ BLOCK = torch.arange(GRID)[:, None] // 2 * 2 + torch.arange(GRID)[None] // 4
 
 
 def spread(values: Tensor) -> Tensor:
-    """What is in each block, (B, 8), at each location, (B, 64)."""
+    """Values of blocks (B, 8) to values of locations (B, 64)."""
     return values[:, BLOCK.flatten()]
 
 
 class PlantedTeacher(nn.Module):
-    """Reads the direction of each location off the colour of its patch."""
+    """One-hot vectors of locations, from the colours of their patches."""
 
     width = WIDTH
+    digest = "planted"
 
     def forward(self, images: Tensor) -> Tensor:
         return nn.functional.one_hot(colours(images).flatten(1), WIDTH).float()
+
+
+def block_ids(field: Tensor) -> Tensor:
+    """The direction of each token's block, of a field (B, 64, WIDTH): (B, 7)."""
+    return field.argmax(dim=-1).view(-1, GRID, GRID)[:, ::2, ::4].flatten(1)[:, :LENGTH]
+
+
+class PlantedGenerator(nn.Module):
+    """One-hot raw tokens: token k is the code of block k."""
+
+    def forward(self, field: Tensor) -> Tensor:
+        return nn.functional.one_hot(block_ids(field).clamp(max=CODES - 1), CODES).float()
+
+
+class PlantedLengthHead(nn.Module):
+    """The number of blocks that have a code."""
+
+    def forward(self, field: Tensor) -> Tensor:
+        return (block_ids(field) < CODES).sum(dim=1).float()
 
 
 class PlantedInterpreter(nn.Module):
@@ -57,10 +79,10 @@ class PlantedInterpreter(nn.Module):
 
 
 class PlantedTokenizer(Tokenizer):
-    """Writes the code of each block down, in order, and stops at the first without an object."""
+    """Encodes the blocks in order and stops at the first one without an object."""
 
     def __init__(self) -> None:
-        small = {"width": 8, "depth": 1, "heads": 1, "feedforward": 8}
+        small = {"width": CODES, "depth": 1, "heads": 1, "feedforward": 8}
         config = TokenizerConfig(
             teacher=TeacherConfig(name="planted", width=WIDTH),
             image_size=16 * GRID,
@@ -71,16 +93,16 @@ class PlantedTokenizer(Tokenizer):
             interpreter=InterpreterConfig(**small),
         )
         super().__init__(config, teacher=PlantedTeacher())
+        self.generator = PlantedGenerator()
+        self.length_head = PlantedLengthHead()
         self.interpreter = PlantedInterpreter()
         self.quantizer.codebook.copy_(torch.eye(CODES))
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        corners = colours(images)[:, ::2, ::4].flatten(1)[:, :LENGTH]
-        return corners.clamp(max=CODES - 1), (corners < CODES).sum(dim=1).float()
+        nn.init.eye_(self.quantizer.project.weight)
+        nn.init.zeros_(self.quantizer.project.bias)
 
 
 class PlantedDataset:
-    """Images with every part a record can have; a `strop.data.record.Dataset`."""
+    """Images with all parts of a record except depth; a `strop.data.record.Dataset`."""
 
     name = "planted"
     classes = ("background", *(f"class {number}" for number in range(CLASSES)))
@@ -112,6 +134,27 @@ class PlantedDataset:
             labels=labels,
             scene=scene(code[:length].tolist(), self.materials[index].tolist()),
         )
+
+
+def subject_of(
+    tokenizer: Tokenizer, dataset: PlantedDataset | None = None, **options: object
+) -> Subject:
+    """A subject on planted images."""
+    dataset = dataset or PlantedDataset()
+    return Subject(tokenizer=tokenizer, dataset=dataset, data="planted:", **options)
+
+
+def altered(
+    subject: Subject, *, program: Program | None = None, records: Batch | None = None
+) -> Subject:
+    """A copy of an encoded subject with another program or other records."""
+    found = Subject(tokenizer=subject.tokenizer, dataset=subject.dataset, data=subject.data)
+    found.__dict__["_encoded"] = (
+        subject.records if records is None else records,
+        subject.program if program is None else program,
+        subject.z,
+    )
+    return found
 
 
 def colours(images: Tensor) -> Tensor:

@@ -1,30 +1,25 @@
-"""The study of erasure, on the planted model and on nothing at all."""
+"""Erasure: planted owners and regions are found, and unrelated masks are at chance."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
-from planted import BLOCK, LENGTH, SHARED
+from planted import BLOCK, LENGTH, SHARED, altered
 
-from strop.structure import erasure
-from strop.structure.counterfactual import erasure_maps
-from strop.structure.regions import NOBODY, owners
+from strop.analysis import erasure
+from strop.analysis.regions import NOBODY, erasure_maps, owners
 
 
 @pytest.fixture(scope="module")
-def found(planted, planted_encoded, tmp_path_factory):
-    options = erasure.Options(draws=99, examples=2)
-    job = erasure.Job(tmp_path_factory.mktemp("erasure"))
-    return erasure.run(planted, planted_encoded, options, job)
+def found(planted):
+    return erasure.run(planted, erasure.Options(draws=99, examples=2))
 
 
-def test_owners_are_those_that_were_planted(planted, planted_encoded):
-    program = planted_encoded.program
-    maps = erasure_maps(planted, program, lambda *_: None)
+def test_owners_are_the_planted_ones(planted):
+    program = planted.program
+    maps = erasure_maps(planted)
     block = BLOCK.flatten().expand(len(program), -1)
     expected = torch.where(block < program.lengths[:, None], block, NOBODY)
     assert torch.equal(owners(maps), expected)
@@ -58,7 +53,7 @@ def test_edits_are_compared(found):
     assert edits["delete"]["same_owner"] < 0.9, "what follows moves to other blocks"
 
 
-def test_p_is_uniform_when_regions_know_nothing_of_masks():
+def test_p_is_uniform_for_regions_unrelated_to_masks():
     random = torch.Generator().manual_seed(0)
     ps = []
     for trial in range(100):
@@ -68,8 +63,8 @@ def test_p_is_uniform_when_regions_know_nothing_of_masks():
     assert scipy.stats.kstest(ps, "uniform").pvalue > 0.01
 
 
-def test_programs_of_one_token_are_left_out(planted, planted_encoded, job):
-    short = replace(planted_encoded, program=planted_encoded.program.truncate(1))
-    found = erasure.run(planted, short, erasure.Options(draws=9, examples=1), job)
+def test_programs_of_one_token_are_left_out(planted):
+    short = altered(planted, program=planted.program.truncate(1))
+    found = erasure.run(short, erasure.Options(draws=9, examples=1))
     assert np.isnan(found.numbers["localisation"]["area"].value)
     assert found.numbers["profile"] == []

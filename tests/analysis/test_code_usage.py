@@ -1,23 +1,21 @@
-"""The vocabulary of the planted model: what its codes stand for is known."""
+"""Usage, purity, positions and pairs of codes, where the meaning of the codes is known."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.stats
-from planted import CLASSES, CODES
+from planted import CLASSES, CODES, altered
 
-from strop.structure import codes
+from strop.analysis import code_usage as codes
 
 
 @pytest.fixture(scope="module")
-def found(planted, planted_encoded, tmp_path_factory):
-    options = codes.Options(draws=49, pages=5, examples=3)
-    job = codes.Job(tmp_path_factory.mktemp("codes"))
-    return codes.run(planted, planted_encoded, options, job)
+def found(planted):
+    return codes.run(planted, codes.Options(draws=49, pages=5, examples=3))
 
 
 def test_every_code_is_pure(found):
@@ -30,8 +28,8 @@ def test_every_code_is_pure(found):
         assert entry["class_entropy"] == 0
 
 
-def test_usage_is_counted(found, planted_encoded):
-    program = planted_encoded.program
+def test_usage_is_counted(found, planted):
+    program = planted.program
     usage = found.numbers["usage"]
     counts = np.bincount(program.codes[program.active], minlength=CODES)
     assert usage["tokens"] == int(program.lengths.sum())
@@ -41,27 +39,28 @@ def test_usage_is_counted(found, planted_encoded):
     assert [entry["count"] for entry in found.numbers["codes"]] == sorted(counts)[::-1]
 
 
-def test_codes_drawn_anywhere_have_no_place(planted_encoded):
-    """Codes of the planted images are drawn at random, so p for their position is uniform."""
-    program = planted_encoded.program
+def test_p_of_positions_is_uniform_for_random_codes(planted):
+    program = planted.program
     ps = []
     for trial in range(80):
         random = np.random.default_rng(trial)
-        mixed = codes._mixed(program, random)
+        permuted = codes.permute_codes(program, random)
         ps.append(
-            codes._against(
+            codes.against_null(
                 codes.mutual_information,
-                lambda generator, mixed=mixed: codes.position_table(codes._mixed(mixed, generator)),
-                codes.position_table(mixed),
+                codes.position_table(permuted),
+                lambda generator, permuted=permuted: codes.position_table(
+                    codes.permute_codes(permuted, generator)
+                ),
                 codes.Options(draws=29, seed=trial + 1000),
             )["p"]
         )
     assert scipy.stats.kstest(ps, "uniform").pvalue > 0.01
 
 
-def test_company_is_normalised_pointwise_information():
+def test_pairs_are_ranked_by_normalised_pmi():
     together = np.array([[10, 10, 5], [10, 10, 5], [5, 5, 10]])
-    always, by_chance = codes.company(together, 20)[:2]
+    always, by_chance = codes.associated_pairs(together, 20)[:2]
     assert always["codes"] == [0, 1]
     assert always["npmi"] == pytest.approx(1)
     assert by_chance["npmi"] == pytest.approx(0)
@@ -77,11 +76,10 @@ def test_the_dictionary_is_a_page_with_its_pictures_beside_it(found):
     assert "http" not in page, "nothing is fetched"
 
 
-def test_names_of_classes_are_no_markup(planted, planted_encoded, job):
+def test_names_of_classes_are_escaped(planted):
     names = ("background", *("<script>" for _ in range(CLASSES)))
-    odd = replace(planted_encoded, classes=names)
-    found = codes.run(planted, odd, codes.Options(draws=1, pages=1, examples=1), job)
-    assert (
-        "<script>"
-        not in found.files["dictionary/index.html"].split("<main>")[1].split("</main>")[0]
-    )
+    odd = altered(planted)
+    odd.dataset = SimpleNamespace(classes=names, label_names=())
+    found = codes.run(odd, codes.Options(draws=1, pages=1, examples=1))
+    page = found.files["dictionary/index.html"]
+    assert "<script>" not in page.split("<main>")[1].split("</main>")[0]

@@ -1,4 +1,4 @@
-"""Readouts of the planted model, and the parts they are made of against other libraries."""
+"""Readouts of the planted model, and their parts against scikit-learn."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import sklearn.cluster
 import sklearn.metrics
 import torch
 
-from strop.structure import readouts
-from strop.structure.regions import NOBODY
+from strop.analysis import readouts
+from strop.analysis.regions import NOBODY
 
 
 @pytest.fixture(scope="module")
-def found(planted, planted_encoded, tmp_path_factory):
-    job = readouts.Job(tmp_path_factory.mktemp("readouts"))
-    return readouts.run(planted, planted_encoded, readouts.Options(examples=2), job)
+def found(planted):
+    return readouts.run(planted, readouts.Options(examples=2))
 
 
 def test_codes_name_every_class(found):
@@ -32,11 +31,11 @@ def test_another_image_and_one_class_are_worse(found):
     assert scores["most frequent class"]["accuracy_majority"] < 0.5
 
 
-def test_as_many_clusters_as_directions_find_the_classes(planted, planted_encoded, job):
+def test_as_many_clusters_as_directions_find_the_classes(planted):
     options = readouts.Options(clusters=14, examples=1)
-    scores = readouts.run(planted, planted_encoded, options, job).numbers["readouts"]
+    scores = readouts.run(planted, options).numbers["readouts"]
     assert scores["teacher's patches"]["miou_majority"] > 0.9
-    assert scores["interpreted patches"] == scores["teacher's patches"], "it reads without error"
+    assert scores["interpreted patches"] == scores["teacher's patches"], "it encodes without error"
 
 
 def test_k_means_is_as_tight_as_sklearns():
@@ -50,7 +49,7 @@ def test_k_means_is_as_tight_as_sklearns():
     assert torch.equal(ours, readouts.k_means(points, 5, seed=0)), "seeded"
 
 
-def test_k_means_of_fewer_places_than_clusters():
+def test_k_means_with_fewer_points_than_clusters():
     points = torch.zeros(10, 3)
     assert torch.equal(readouts.k_means(points, 4), torch.zeros(4, 3))
 
@@ -60,7 +59,7 @@ def test_scores_are_sklearns():
     named = torch.randint(0, 3, (4, 16), generator=random)
     truth = torch.randint(0, 3, (4, 16), generator=random)
     shares = torch.nn.functional.one_hot(truth, 3).double()
-    miou, accuracy = readouts._miou(named, shares)
+    miou, accuracy = readouts.miou_and_accuracy(named, shares)
     flat = named.flatten(), truth.flatten()
     assert accuracy == pytest.approx(sklearn.metrics.accuracy_score(*flat))
     expected = sklearn.metrics.jaccard_score(*flat, average="macro")

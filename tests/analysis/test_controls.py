@@ -1,4 +1,4 @@
-"""Order, prefix and place, where it is known how much they matter."""
+"""Order, prefix and position, where their effect is known."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted import LENGTH
 
-from strop.structure import controls
+from strop.analysis import controls
 
 
 @pytest.fixture(scope="module")
-def found(planted, planted_encoded, tmp_path_factory):
-    job = controls.Job(tmp_path_factory.mktemp("controls"))
-    options = controls.Options(draws=99)
-    return controls.run(planted, planted_encoded, options, job).numbers
+def found(planted):
+    return controls.run(planted, controls.Options(draws=99)).numbers
 
 
-def test_what_is_written_is_the_teachers(found):
+def test_programs_as_written_give_the_teachers_field(found):
     written = found["order"]["as written"]
     assert written["cosine"] == pytest.approx((1, 1, 1))
     assert written["r2"] == written["r2_centred"] == pytest.approx(1)
     assert written["changed"] == pytest.approx(0)
 
 
-def test_a_swap_costs_its_two_blocks(found, planted_encoded):
+def test_a_swap_costs_its_two_blocks(found, planted):
     """Two of eight blocks change, unless both tokens hold the same code."""
-    program = planted_encoded.program
+    program = planted.program
     for swap in found["swaps"]:
         k = swap["position"]
         both = program.lengths > k + 1
@@ -37,14 +35,14 @@ def test_a_swap_costs_its_two_blocks(found, planted_encoded):
         assert swap["erase"] == pytest.approx(1 / 8)
 
 
-def test_another_image_says_less_than_none_at_all(found):
+def test_a_program_of_another_image_is_worse_than_the_mean_field(found):
     order = found["order"]
     assert order["another image's program"]["cosine"].high < order["shuffled"]["cosine"].low
     assert order["another image's program"]["r2"] < 0 < order["mean field, no program"]["r2"]
 
 
-def test_tokens_at_their_own_positions_are_worth_the_same(found):
-    """Each owns one block; only the shared block makes a prefix, which has token 0, better."""
+def test_tokens_at_their_own_positions_have_equal_value(found):
+    """Each owns one block. A prefix is better by the shared block alone, as it has token 0."""
     for entry in found["sizes"]:
         gap = entry["prefix"] - entry["random subset"]
         assert 0 <= gap <= 1 / 8
@@ -63,7 +61,7 @@ def test_a_moved_token_brings_its_content_to_its_place(found):
 
 
 @given(st.integers(1, 9))
-def test_orders_are_orders(length):
+def test_orders_are_permutations(length):
     random = torch.Generator().manual_seed(length)
     assert sorted(controls._swap_all(length)) == list(range(length))
     one = controls._swap_one(length, random)
@@ -71,7 +69,7 @@ def test_orders_are_orders(length):
     assert len(moved) == (2 if length > 1 else 0)
 
 
-def test_subsets_are_of_active_tokens_and_of_the_size_asked_for():
+def test_subsets_hold_active_tokens_and_have_the_requested_size():
     lengths = torch.tensor([3, 5, LENGTH])
     chosen = controls.random_subsets(lengths, LENGTH, 3, torch.Generator().manual_seed(0))
     assert chosen.sum(dim=1).tolist() == [3, 3, 3]

@@ -1,21 +1,23 @@
-"""Length against complexity: planted, absent, and against scipy."""
+"""Length against complexity: planted and absent relations, and scipy as the reference."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
+from planted import altered
 
+from strop.analysis import complexity
+from strop.analysis.complexity import CLASSES, COVERED, OBJECTS, OUTLINES, VARIANCE
 from strop.data.record import VOID
-from strop.structure import complexity
-from strop.structure.complexity import CLASSES, COVERED, OBJECTS, OUTLINES, VARIANCE
 
 
-def test_one_code_an_object_is_found(planted, planted_encoded, job):
-    found = complexity.run(planted, planted_encoded, complexity.Options(draws=99), job)
+def test_one_code_for_each_object_is_found(planted):
+    found = complexity.run(planted, complexity.Options(draws=99))
     objects = found.numbers["correlations"][OBJECTS]
     assert objects["pearson"] == pytest.approx((1, 1, 1))
     assert objects["p"] == pytest.approx(0.01)
@@ -24,19 +26,19 @@ def test_one_code_an_object_is_found(planted, planted_encoded, job):
     assert found.numbers["correlations"][VARIANCE]["pearson"].low > 0
 
 
-def test_measures_are_counted_from_what_there_is(planted, planted_encoded, job):
-    records = planted_encoded.records
-    measured = complexity.complexity(planted, planted_encoded, job)
-    no_scenes = replace(planted_encoded, records=replace(records, scenes=None))
-    by_mask = complexity.complexity(planted, no_scenes, job)
+def test_measures_use_the_parts_that_records_have(planted):
+    records = planted.records
+    measured = complexity.complexity(planted)
+    no_scenes = altered(planted, records=replace(records, scenes=None))
+    by_mask = complexity.complexity(no_scenes)
     assert (by_mask[OBJECTS] == measured[OBJECTS]).all()
     no_masks = replace(records, semantic=None, instance=None, scenes=None)
-    by_label = complexity.complexity(planted, replace(planted_encoded, records=no_masks), job)
+    by_label = complexity.complexity(altered(planted, records=no_masks))
     assert (by_label[CLASSES] == measured[CLASSES]).all()
     assert set(by_label) == {CLASSES, VARIANCE}
 
 
-def test_masks_tell_what_objects_cover_and_how_long_their_outlines_are():
+def test_cover_and_outlines_of_masks():
     masks = torch.tensor(
         [
             [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 2, 0], [0, 0, 0, 0]],
@@ -49,21 +51,22 @@ def test_masks_tell_what_objects_cover_and_how_long_their_outlines_are():
     assert complexity.outlines(masks).tolist() == pytest.approx([5 / 12, 2.5 / 12])
 
 
-def test_instances_are_measured_before_classes(planted, planted_encoded, job):
-    records = planted_encoded.records
-    measured = complexity.complexity(planted, planted_encoded, job)
+def test_instances_are_measured_before_classes(planted):
+    records = planted.records
+    measured = complexity.complexity(planted)
     assert measured[COVERED] == pytest.approx((records.instance > 0).double().mean((1, 2)).numpy())
-    no_instances = replace(planted_encoded, records=replace(records, instance=None))
-    by_class = complexity.complexity(planted, no_instances, job)
+    no_instances = altered(planted, records=replace(records, instance=None))
+    by_class = complexity.complexity(no_instances)
     assert (by_class[OUTLINES] <= measured[OUTLINES]).all()  # two cubes that touch are one
-    # Without a background every pixel belongs to something: cover would say nothing.
-    nameless = replace(no_instances, classes=("sky", *no_instances.classes[1:]))
-    assert COVERED not in complexity.complexity(planted, nameless, job)
+    # Without a background class every pixel belongs to an object.
+    classes = ("sky", *planted.classes[1:])
+    no_instances.dataset = SimpleNamespace(classes=classes, label_names=())
+    assert COVERED not in complexity.complexity(no_instances)
 
 
-def test_the_variance_is_that_over_locations(planted, planted_encoded, job):
-    measured = complexity.complexity(planted, planted_encoded, job)
-    field = planted.field(planted_encoded.records.images).double().numpy()
+def test_the_variance_is_over_locations(planted):
+    measured = complexity.complexity(planted)
+    field = planted.tokenizer.field(planted.records.images).double().numpy()
     assert measured[VARIANCE] == pytest.approx(field.var(axis=1, ddof=1).mean(axis=1))
 
 
@@ -75,8 +78,8 @@ def test_rare_counts_with_longer_programs_are_found():
     assert claim["p"] == claim["partial_p"] == pytest.approx(0.01)
 
 
-def test_growth_alone_is_not_taken_for_rarity():
-    """Counts that get rarer as they grow: length grows with the count and knows nothing else."""
+def test_growth_alone_is_not_mistaken_for_rarity():
+    """Larger counts are rarer, and length depends on the count alone."""
     generator = np.random.default_rng(0)
     ps = []
     for trial in range(100):
@@ -88,9 +91,9 @@ def test_growth_alone_is_not_taken_for_rarity():
     assert scipy.stats.kstest(ps, "uniform").pvalue > 0.01
 
 
-def test_one_length_for_all_correlates_with_nothing(planted, planted_encoded, job):
-    fixed = replace(planted_encoded, program=planted_encoded.program.truncate(3))
-    found = complexity.run(planted, fixed, complexity.Options(draws=9), job)
+def test_constant_lengths_correlate_with_nothing(planted):
+    fixed = altered(planted, program=planted.program.truncate(3))
+    found = complexity.run(fixed, complexity.Options(draws=9))
     assert np.isnan(found.numbers["correlations"][OBJECTS]["pearson"].value)
     assert np.isnan(found.numbers["correlations"][OBJECTS]["p"])
     assert torch.equal(fixed.program.lengths, torch.full((48,), 3))
