@@ -112,6 +112,7 @@ def test_means_of_rows_leave_out_what_is_not_finite():
     assert mean_interval([[1.0, nan], [nan, nan], [4.0, 6.0]], draws=50).value == 3
     assert mean_interval([2.0, 2.0], draws=50) == (2, 2, 2)
     assert np.isnan(mean_interval([nan, nan])).all()
+    assert np.isnan(mean_interval([])).all()
 
 
 def test_the_observed_value_is_one_of_the_draws_under_the_null():

@@ -73,7 +73,8 @@ def mean_interval(values: ArrayLike, *, draws: int = 1000, seed: int = 0) -> Int
     values  (N,) or (N, ...). The finite values of a row are averaged first; rows without any are
             left out. All three numbers are NaN if no row remains.
     """
-    rows = np.asarray(values, np.float64).reshape(len(values), -1)
+    rows = np.asarray(values, np.float64)
+    rows = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))
     rows = rows[np.isfinite(rows).any(axis=1)]
     if not len(rows):
         return Interval(*[float("nan")] * 3)

@@ -18,7 +18,6 @@ from strop.analysis.regions import erasure_maps
 from strop.analysis.subject import Subject
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 from strop.metrics import r2, r2_centred
-from strop.program import Program
 from strop.statistics import Array, mean_interval, paired_test
 
 if TYPE_CHECKING:
@@ -156,9 +155,7 @@ def random_subsets(lengths: Tensor, capacity: int, size: int, random: torch.Gene
     return torch.zeros(len(lengths), capacity, dtype=torch.bool).scatter_(1, chosen, True)
 
 
-def swapped_neighbours(
-    subject: Subject, interpreted: Tensor, maps: Tensor
-) -> list[dict[str, Any]]:
+def swapped_neighbours(subject: Subject, interpreted: Tensor, maps: Tensor) -> list[dict[str, Any]]:
     """Change of the field when tokens k and k + 1 are swapped, beside the erasure of k."""
     program = subject.program
     found = []

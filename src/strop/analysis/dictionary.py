@@ -141,8 +141,8 @@ article p {{ margin: 0; width: 8rem; color: #444; font-size: 12px; }}
 </style>
 <header>
 <h1>Dictionary of codes</h1>
-<p>{about}. For each code the images whose field changes most when it is erased: above, the patch around
-the peak; below, the image with its erasure map, each map on its own scale.</p>
+<p>{about}. For each code the images whose field changes most when it is erased: above, the patch
+around the peak; below, the image with its erasure map, each map on its own scale.</p>
 <label>Code or class <input id="find" type="search"></label>
 <label>Order by <select id="order">
 <option value="count">use</option><option value="purity">purity</option>

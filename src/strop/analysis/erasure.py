@@ -170,8 +170,7 @@ def position_profile(tokens: Mapping[str, Array]) -> list[dict[str, Any]]:
     """For each prefix position: the number of tokens there and their mean localisation."""
     count = np.isfinite(tokens["mean"]).sum(axis=0)
     return [
-        {"position": k, "n": int(n)}
-        | {name: mean(values[:, k]) for name, values in tokens.items()}
+        {"position": k, "n": int(n)} | {name: mean(values[:, k]) for name, values in tokens.items()}
         for k, n in enumerate(count)
         if n
     ]

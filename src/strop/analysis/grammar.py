@@ -1,37 +1,38 @@
-"""Have programs a grammar? What comes next, by counting and by a small autoregressive prior."""
+"""Grammar: prediction of the next code, by n-gram counts and by an autoregressive prior."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.figures import MUTED, PALETTE, new_figure, plain_axes, show_image
-from strop.model.tokenizer import Tokenizer
-from strop.program import Program
-from strop.statistics import ranks
-from strop.structure.fitting import NetworkConfig
-from strop.structure.ngrams import (
+from strop.analysis.findings import Findings, Table
+from strop.analysis.frame import Analysis
+from strop.analysis.ngrams import (
     CHAINS,
-    Counts,
+    NgramModel,
     bigram_table,
     informative_bigrams,
-    mutual_information,
     neighbours,
     shuffled_across,
     shuffled_within,
     symbols_of,
 )
-from strop.structure.pairs import training_and_test
-from strop.structure.prior import Prior, train_prior
-from strop.structure.scoring import mean_interval
-from strop.structure.study import Encoded, Findings, Job, Study, Table
+from strop.analysis.prior import Prior, train_prior
+from strop.analysis.reading.pairs import training_and_test
+from strop.analysis.small_transformer import TrainingOptions
+from strop.analysis.subject import Subject
+from strop.figures import MUTED, PALETTE, new_figure, plain_axes, show_image
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
+from strop.statistics import Array, auc, mean_interval, mutual_information
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,54 +42,43 @@ PRIOR = "transformer"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is learnt from, and for how long.
+class Options(TrainingOptions):
+    """Options of the grammar analysis.
 
-    pairs       spec of the images to learn from; without one, the data is split
-    test_share  of the data that is then tested on
-    epochs      how often the prior sees each program
-    samples     programs drawn from the prior
-    width, depth  size of the prior
-    seed        of everything random
+    samples  programs drawn from the prior
     """
 
-    pairs: str = ""
-    test_share: float = 0.2
-    epochs: int = 40
-    samples: int = 512
-    width: int = 128
-    depth: int = 3
-    seed: int = 0
+    samples: int = field(default=512, metadata={"min": 1})
 
 
-def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> Findings:
-    """Model the programs of some images, and measure on those of others."""
-    pairs = training_and_test(tokenizer, encoded, options.pairs, options.test_share, job)
+def run(subject: Subject, options: Options) -> Findings:
+    """Fit models of programs to those of some images, and evaluate them on those of others."""
+    pairs = training_and_test(subject, options.pairs, options.test_share)
     train, test = (part.program for part in pairs)
     prior = train_prior(
         train,
-        NetworkConfig(width=options.width, depth=options.depth),
+        options.network,
         epochs=options.epochs,
         seed=options.seed,
-        device=tokenizer.device,
-        watch=partial(job.watch, "learning the grammar"),
+        device=subject.tokenizer.device,
+        progress=partial(subject.progress, "training the prior"),
     )
     bits = {**counted_bits(train, test), PRIOR: prior.bits(test).double().numpy()}
     symbols = np.array([len(each) for each in symbols_of(test)])
     perplexity = {name: float(2 ** (each.sum() / symbols.sum())) for name, each in bits.items()}
-    spent = {name: mean_interval(each, options.seed) for name, each in bits.items()}
+    spent = {name: mean_interval(each, seed=options.seed) for name, each in bits.items()}
+    fixed = float(test.bits.mean())
     drawn = prior.sample(options.samples, options.seed)
-    order = order_information(train, options.seed)
-    bigrams = informative_bigrams(bigram_table(neighbours(train), train.codebook_size))
     lengths = {
         "sampled against held out": length_distance(drawn.lengths, test.lengths),
         "training against held out": length_distance(train.lengths, test.lengths),
     }
+    order = order_information(train, options.seed)
+    bigrams = informative_bigrams(bigram_table(neighbours(train), train.codebook_size))
     surprise = surprise_aucs(prior, test, options.seed)
-    fixed = float(test.bits.mean())
     figures = {"models": draw_models(bits, symbols, test, drawn)}
-    if tokenizer.decoder is not None:
-        figures["samples"] = draw_samples(tokenizer, prior, test, drawn)
+    if subject.tokenizer.decoder is not None:
+        figures["samples"] = draw_samples(subject.tokenizer, prior, test, drawn)
     return Findings(
         numbers={
             "programs": len(train),
@@ -116,10 +106,10 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
                     for name, i in spent.items()
                 ],
             ),
-            Table("What a code tells about the next, in bits", ("", "bits"), list(order.items())),
+            Table("Mutual information of a code and the next", ("", "bits"), list(order.items())),
             Table(
                 "Most informative pairs",
-                ("code", "next", "times", "expected", "PMI, bits"),
+                ("code", "next", "count", "expected", "PMI, bits"),
                 bigrams,
             ),
             Table(
@@ -128,7 +118,7 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
                 [(name, *each.values()) for name, each in lengths.items()],
             ),
             Table(
-                "Surprise tells held-out programs from altered ones",
+                "Detection of altered programs by surprise",
                 ("altered by", "area under the curve"),
                 list(surprise.items()),
             ),
@@ -139,25 +129,25 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             "A symbol is a code or the end of the program. Bits are those of an ideal entropy "
             f"coder; the fixed rate is length times log2 {train.codebook_size}, {fixed:.1f} bits "
             "on average, without the length.",
-            "`Positions only` deals codes anew among images at each position: what is above it "
-            "is what the codes of one image have to do with each other. Mutual information is "
-            "biased upwards where pairs are many and programs few; the shuffled rows show by how "
-            "much.",
+            "`Positions only` permutes the codes at each position among images: the difference to "
+            "`as written` is the dependence between the codes of one image. Estimates of mutual "
+            "information are biased upwards with many pairs and few programs; the shuffled rows "
+            "show by how much.",
         ),
     )
 
 
-def counted_bits(train: Program, test: Program) -> dict[str, NDArray[np.float64]]:
-    """Bits of each held-out program under each model that counts."""
+def counted_bits(train: Program, test: Program) -> dict[str, Array]:
+    """Bits of each held-out program under each n-gram model."""
     learnt, held_out = symbols_of(train), symbols_of(test)
     return {
-        name: Counts(chain, learnt, train.codebook_size + 1).bits(held_out)
+        name: NgramModel(chain, learnt, train.codebook_size + 1).bits(held_out)
         for name, chain in CHAINS.items()
     }
 
 
 def order_information(program: Program, seed: int) -> dict[str, float]:
-    """Mutual information of neighbouring codes, and of neighbours after two kinds of shuffling."""
+    """Mutual information in bits of neighbouring codes, as written and shuffled in two ways."""
     arranged = {
         "as written": program,
         "positions only": shuffled_across(program, seed),
@@ -165,12 +155,13 @@ def order_information(program: Program, seed: int) -> dict[str, float]:
     }
     return {
         name: mutual_information(bigram_table(neighbours(each), program.codebook_size))
+        / math.log(2)
         for name, each in arranged.items()
     }
 
 
 def length_distance(one: Tensor, other: Tensor) -> dict[str, float]:
-    """How far apart two samples of lengths are: total variation and Kolmogorov-Smirnov."""
+    """Total variation and Kolmogorov-Smirnov distance of two samples of lengths."""
     bins = int(max(one.max(), other.max())) + 1
     p, q = (torch.bincount(x, minlength=bins).double() / len(x) for x in (one, other))
     return {
@@ -180,14 +171,18 @@ def length_distance(one: Tensor, other: Tensor) -> dict[str, float]:
 
 
 def surprise_aucs(prior: Prior, program: Program, seed: int) -> dict[str, float]:
-    """How well surprise tells programs from altered copies of them: 0.5 is chance."""
+    """AUC of surprise as a detector of altered programs: 0.5 is chance."""
     own = prior.surprise(program)
     altered = {
         "shuffled within programs": shuffled_within(program, seed),
         "positions only": shuffled_across(program, seed),
         "random codes": random_codes(program, seed),
     }
-    return {name: auc(prior.surprise(each), own) for name, each in altered.items()}
+    is_altered = np.repeat([1, 0], len(own))
+    return {
+        name: auc(torch.cat([prior.surprise(each), own]), is_altered)
+        for name, each in altered.items()
+    }
 
 
 def random_codes(program: Program, seed: int) -> Program:
@@ -197,20 +192,13 @@ def random_codes(program: Program, seed: int) -> Program:
     return Program(codes=codes, lengths=program.lengths, codebook_size=program.codebook_size)
 
 
-def auc(higher: ArrayLike, lower: ArrayLike) -> float:
-    """How often one of `higher` exceeds one of `lower`, ties counting half."""
-    high, low = np.asarray(higher, np.float64), np.asarray(lower, np.float64)
-    total = ranks(np.concatenate([high, low]))[: len(high)].sum()
-    return float((total - len(high) * (len(high) + 1) / 2) / (len(high) * len(low)))
-
-
 def draw_models(
-    bits: Mapping[str, NDArray[np.float64]],
+    bits: Mapping[str, Array],
     symbols: NDArray[np.int64],
     test: Program,
     drawn: Program,
 ) -> Figure:
-    """Bits per symbol of each model, and lengths held out and sampled."""
+    """Bits per symbol of each model, and lengths of held-out and sampled programs."""
     from matplotlib.ticker import MaxNLocator
 
     figure = new_figure(9.0, 3.2)
@@ -218,8 +206,7 @@ def draw_models(
     names = list(bits)[::-1]
     values = [bits[name].sum() / symbols.sum() for name in names]
     colours = [PALETTE[0] if name == PRIOR else MUTED for name in names]
-    drawn_bars = axes.barh(names, values, color=colours)
-    axes.bar_label(drawn_bars, fmt="%.2f", padding=3, size=8)
+    axes.bar_label(axes.barh(names, values, color=colours), fmt="%.2f", padding=3, size=8)
     axes.set_xlim(0, max(values) * 1.15)
     axes = plain_axes(figure, "length", "share of programs", 122)
     bins = [length - 0.5 for length in range(test.capacity + 2)]
@@ -234,7 +221,7 @@ def draw_models(
 
 
 def draw_samples(tokenizer: Tokenizer, prior: Prior, test: Program, drawn: Program) -> Figure:
-    """Decoded: held-out programs, samples of the prior, and codes that only fit their positions."""
+    """Decoded programs: held out, sampled from the prior, and with codes permuted by position."""
     kinds = {
         "held out": test[:SHOWN],
         "from the prior": drawn[:SHOWN],
@@ -254,4 +241,4 @@ def draw_samples(tokenizer: Tokenizer, prior: Prior, test: Program, drawn: Progr
     return figure
 
 
-STUDY = Study(run=run, options=Options)
+ANALYSIS = Analysis(run=run, options=Options)

@@ -1,4 +1,4 @@
-"""Programs by counting: how often a code follows what came before it."""
+"""N-gram models of programs, bigram counts, and shuffled programs as controls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from strop.program import Program
 
 Context = Callable[[Sequence[int]], Hashable]
-"""What of the codes so far counts."""
+"""The part of the codes so far that predicts the next one."""
 
 CHAINS: dict[str, tuple[Context, ...]] = {
     "uniform": (),
@@ -27,15 +27,15 @@ CHAINS: dict[str, tuple[Context, ...]] = {
         lambda past: (len(past), *past[-1:]),
     ),
 }
-"""Models by name: contexts from the widest to the narrowest."""
+"""Models by name: contexts from the most general to the most specific."""
 
 
-class Counts:
+class NgramModel:
     """A model of programs from counts along a chain of contexts.
 
-    A narrow context is mixed with the next wider one by Witten and Bell's rule: the wider weighs
-    as much as the number of different symbols that the narrow one has seen. At the end of the
-    chain all symbols are alike. There are N + 1 symbols, the codes and the end.
+    Witten-Bell smoothing mixes a context with the next more general one, whose weight is the number
+    of distinct symbols seen in the specific one. The most general model is uniform. There are
+    N + 1 symbols, the codes and the end.
     """
 
     def __init__(self, chain: Sequence[Context], sequences: Sequence[Sequence[int]], symbols: int):
@@ -50,7 +50,7 @@ class Counts:
         self._totals = [{at: seen[at].total() for at in seen} for seen in self.seen]
 
     def probability(self, symbol: int, past: Sequence[int]) -> float:
-        """Of the next symbol, after the codes so far."""
+        """The probability of the next symbol after the codes so far."""
         p = 1 / self.symbols
         for context, seen, totals in zip(self.chain, self.seen, self._totals, strict=True):
             at = context(past)
@@ -60,7 +60,7 @@ class Counts:
         return p
 
     def bits(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-        """`(N,)`: what an ideal entropy coder spends on each sequence."""
+        """`(N,)`: the bits that an ideal entropy coder spends on each sequence."""
         return np.array(
             [
                 -sum(math.log2(self.probability(symbol, s[:k])) for k, symbol in enumerate(s))
@@ -70,9 +70,9 @@ class Counts:
 
 
 def symbols_of(program: Program) -> list[list[int]]:
-    """The active codes of each program and the end, which is the symbol N.
+    """The active codes of each program and the end, which is symbol N.
 
-    After K codes the end is certain, so it is not written.
+    After K codes a program must end, so the end is left out.
     """
     end = program.codebook_size
     return [
@@ -93,21 +93,13 @@ def bigram_table(pairs: NDArray[np.int64], codes: int) -> NDArray[np.int64]:
     return np.bincount(pairs[:, 0] * codes + pairs[:, 1], minlength=codes**2).reshape(codes, codes)
 
 
-def mutual_information(table: NDArray[np.int64]) -> float:
-    """Bits that a code tells about the next, from an `(N, N)` table of counts."""
-    joint = table / table.sum()
-    apart = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
-    held = joint > 0
-    return float((joint[held] * np.log2(joint[held] / apart[held])).sum())
-
-
 def informative_bigrams(
     table: NDArray[np.int64], most: int = 20, least: int = 5
 ) -> list[tuple[int, int, int, float, float]]:
-    """Pairs (code, next code, count, expected count, PMI in bits) that tell most.
+    """The most informative pairs (code, next code, count, expected count, PMI in bits).
 
-    Ranked by count times PMI, which is a pair's part in the mutual information; pairs seen fewer
-    than `least` times are left out, for their PMI is noise.
+    They are ranked by count times PMI, a pair's contribution to the mutual information. Pairs seen
+    fewer than `least` times are left out, because their PMI is noise.
     """
     total = table.sum()
     expected = table.sum(1, keepdims=True) * table.sum(0, keepdims=True) / total
@@ -123,7 +115,7 @@ def informative_bigrams(
 
 
 def shuffled_within(program: Program, seed: int) -> Program:
-    """Each program's active codes in a random order: the same bag, no grammar."""
+    """Programs with their active codes in a random order."""
     random = np.random.default_rng(seed)
     codes = program.codes.clone()
     for row, length in enumerate(program.lengths.tolist()):
@@ -132,9 +124,10 @@ def shuffled_within(program: Program, seed: int) -> Program:
 
 
 def shuffled_across(program: Program, seed: int) -> Program:
-    """At each position, codes dealt anew among the programs that reach it.
+    """At each position, codes permuted among the programs that reach it.
 
-    What positions prefer is kept; what codes of one image have to do with each other is not.
+    This keeps the distribution of codes at each position, and removes the dependence between the
+    codes of one image.
     """
     random = np.random.default_rng(seed)
     codes = program.codes.clone()

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from strop.analysis.regions import NOBODY
 from strop.figures import MUTED, PALETTE, plain_axes
 from strop.program import Program
 from strop.statistics import Interval
-from strop.analysis.regions import NOBODY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

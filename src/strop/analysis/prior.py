@@ -1,9 +1,8 @@
-"""A small autoregressive prior over programs: how likely each is, and what likely ones are."""
+"""A small autoregressive prior over programs: their probability, and samples."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 
 import torch
@@ -11,65 +10,57 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from strop.analysis.small_transformer import (
+    CodeTransformer,
+    NetworkConfig,
+    StepProgress,
+    train_network,
+)
 from strop.config import from_dict
 from strop.errors import FormatError, ProgramError
 from strop.files import PathLike, check_format, format_tag
 from strop.program import Program
 from strop.random import seeded
-from strop.structure.fitting import NetworkConfig, fit, layer_sizes
 
 FORMAT = 1
 
 
-class Prior(nn.Module):
-    """A causal transformer over codes, which ends a program by the symbol N.
+class Prior(CodeTransformer):
+    """A causal transformer over codes; symbol N ends a program.
 
-    A program has a first code, so the end is impossible before it; after K codes it is certain
-    and costs nothing.
+    A program has at least one code, so it cannot end before it. It must end after K codes, which
+    costs nothing.
     """
 
     def __init__(
         self, config: NetworkConfig, codebook_size: int, capacity: int, model: str
     ) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, codebook_size + 1, capacity)  # the end symbol also starts
         self.codebook_size, self.capacity, self.model = codebook_size, capacity, model
-        self.embed = nn.Embedding(codebook_size + 1, config.width)  # the end also starts
-        self.positions = nn.Parameter(torch.randn(capacity, config.width))
-        layer = nn.TransformerEncoderLayer(**layer_sizes(config))
-        self.layers = nn.TransformerEncoder(
-            layer, config.depth, nn.LayerNorm(config.width), enable_nested_tensor=False
-        )
         self.out = nn.Linear(config.width, codebook_size + 1)
 
-    @property
-    def device(self) -> torch.device:
-        return self.out.weight.device
-
-    def forward(self, past: Tensor) -> Tensor:
+    def log_probabilities(self, past: Tensor) -> Tensor:
         """Codes so far `(B, T)`, T less than K, to log-probabilities `(B, T + 1, N + 1)`.
 
-        They are of the symbol at each place, the first and the one after the last included.
+        Row t is that of the symbol after the first t codes.
         """
         start = past.new_full((len(past), 1), self.codebook_size)
-        x = self.embed(torch.cat([start, past], dim=1)) + self.positions[: past.shape[1] + 1]
-        causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1], self.device).bool()
-        logits = self.out(self.layers(x, mask=causal, is_causal=True)).float()
-        never = torch.zeros_like(logits, dtype=torch.bool)
-        never[:, 0, -1] = True
-        return logits.masked_fill(never, -torch.inf).log_softmax(-1)
+        logits = self.out(self(torch.cat([start, past], dim=1))).float()
+        impossible = torch.zeros_like(logits, dtype=torch.bool)
+        impossible[:, 0, -1] = True
+        return logits.masked_fill(impossible, -torch.inf).log_softmax(-1)
 
     def nats(self, codes: Tensor, lengths: Tensor) -> Tensor:
-        """Codes `(B, K)` and lengths `(B,)` to minus the log-probability of each program `(B,)`."""
+        """Codes `(B, K)` and lengths `(B,)` to the negative log-probability of programs `(B,)`."""
         place = torch.arange(self.capacity, device=codes.device)
+        # The end symbol also replaces the inactive codes after the end, which are not counted.
         symbols = codes.masked_fill(place >= lengths[:, None], self.codebook_size)
-        # Past its end nothing of a program is read: the end stands in for what is there.
-        log_p = self(symbols[:, :-1]).gather(-1, symbols[..., None]).squeeze(-1)
+        log_p = self.log_probabilities(symbols[:, :-1]).gather(-1, symbols[..., None]).squeeze(-1)
         return -log_p.masked_fill(place > lengths[:, None], 0.0).sum(1)
 
     @torch.no_grad()
     def bits(self, program: Program, *, batch: int = 256) -> Tensor:
-        """`(B,)`: what an ideal entropy coder spends on each program."""
+        """`(B,)`: the bits that an ideal entropy coder spends on each program."""
         rows = program.as_batch()
         if (rows.codebook_size, rows.capacity) != (self.codebook_size, self.capacity):
             raise ProgramError(
@@ -87,7 +78,7 @@ class Prior(nn.Module):
         return torch.cat([self.nats(*part) for part in parts]).cpu() / torch.log(torch.tensor(2.0))
 
     def surprise(self, program: Program) -> Tensor:
-        """`(B,)`: bits per code; high for programs unlike those the prior has seen."""
+        """`(B,)`: bits per code; high for programs unlike the training data."""
         return self.bits(program) / program.as_batch().lengths.cpu()
 
     @torch.no_grad()
@@ -96,7 +87,7 @@ class Prior(nn.Module):
         random = torch.Generator().manual_seed(seed)
         codes = torch.empty(count, 0, dtype=torch.int64, device=self.device)
         for _ in range(self.capacity):
-            odds = self(codes)[:, -1].exp().cpu()
+            odds = self.log_probabilities(codes)[:, -1].exp().cpu()
             drawn = torch.multinomial(odds, 1, generator=random).to(self.device)
             codes = torch.cat([codes, drawn], dim=1)
         ended = codes == self.codebook_size
@@ -122,7 +113,7 @@ class Prior(nn.Module):
 
 
 def load_prior(path: PathLike) -> Prior:
-    """Read what `Prior.to_bytes` gave; `FormatError` if the file is anything else."""
+    """Read a file of `Prior.to_bytes`; `FormatError` for any other file."""
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
@@ -146,10 +137,9 @@ def train_prior(
     epochs: float,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    watch: Callable[[int, int], None] = lambda done, total: None,
+    progress: StepProgress | None = None,
 ) -> Prior:
-    """A prior over programs like these, trained to spend few bits on a symbol."""
-    device = torch.device(device)
+    """A prior over programs, trained to minimise the bits per code."""
     program = program.to(device)
     with seeded(seed):
         prior = Prior(config, program.codebook_size, program.capacity, program.model).to(device)
@@ -158,5 +148,5 @@ def train_prior(
             lengths = program.lengths[rows]
             return prior.nats(program.codes[rows], lengths).sum() / lengths.sum()
 
-        fit(prior, loss, len(program), epochs=epochs, seed=seed, watch=watch)
+        train_network(prior, loss, len(program), epochs=epochs, seed=seed, progress=progress)
     return prior

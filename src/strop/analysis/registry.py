@@ -38,7 +38,7 @@ STUDIES = {
     ),
     "controls": Entry("strop.analysis.controls", "the effect of order, prefix and position"),
     "llm": Entry("strop.analysis.reading.llm", "scenes read from codes by a language model"),
-    "reader": Entry("strop.analysis.reading.reader", "scenes read from codes by a small trained network"),
+    "reader": Entry("strop.analysis.reading.reader", "scenes read from codes by a trained network"),
     "vqa": Entry("strop.analysis.reading.vqa", "questions about scenes, answered from codes"),
     "grammar": Entry("strop.analysis.grammar", "prediction of the next code"),
 }

@@ -9,9 +9,9 @@ import time
 import pytest
 from chat_server import Answer, serve
 
+from strop.analysis.reading import chat
+from strop.analysis.reading.chat import Endpoint, Transcript, complete
 from strop.errors import ConfigError, EndpointError
-from strop.structure import chat
-from strop.structure.chat import Endpoint, Transcript, complete
 
 
 @pytest.fixture

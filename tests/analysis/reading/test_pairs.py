@@ -1,36 +1,43 @@
-"""Programs with their scenes: made on the device, kept in a file, split for a test."""
+"""Programs with their scenes: rendered on the device, cached in a file, split for a test."""
 
 from __future__ import annotations
 
 import pytest
-from spelled import encoded_of, spelled_pairs
+from spelled import spelled_pairs, subject_of
 
-from strop.data.spec import open_dataset
-from strop.errors import DataError, FormatError
-from strop.structure.pairs import (
-    Pairs,
+from strop.analysis.reading.pairs import (
+    ScenePairs,
     encode_pairs,
     load_pairs,
     pairs_of,
     save_pairs,
     training_and_test,
 )
-from strop.structure.reader import Options, run, train_reader
-from strop.structure.study import Job, encode_dataset
+from strop.analysis.reading.reader import Options, run
+from strop.analysis.reading.reader_network import train_reader
+from strop.analysis.subject import Subject
+from strop.data.spec import open_dataset
+from strop.errors import DataError, FormatError
 
 SPEC = "scenes:?n=3&seed=4&size=64"
 
 
-def test_the_short_way_to_pairs_leads_where_the_long_one_does(tokenizer, tmp_path, monkeypatch):
-    short = encode_pairs(tokenizer, SPEC, Job(tmp_path))
-    long = pairs_of(encode_dataset(tokenizer, open_dataset(SPEC), SPEC))
-    assert short.program == long.program
+@pytest.fixture
+def subject(tokenizer, tmp_path) -> Subject:
+    return Subject(
+        tokenizer=tokenizer, dataset=open_dataset(SPEC), data=SPEC, folder=tmp_path / "out"
+    )
+
+
+def test_rendered_pairs_are_those_of_the_dataset(subject, tokenizer, monkeypatch):
+    short, long = encode_pairs(subject, SPEC), pairs_of(subject)
+    assert short.program == long.program.named(())
     for one, other in zip(short.scenes, long.scenes, strict=True):
-        assert [thing.words for thing in one] == [thing.words for thing in other]
+        assert [each.words for each in one] == [each.words for each in other]
         for a, b in zip(one, other, strict=True):
             assert a[4:] == pytest.approx(b[4:], abs=1e-4)
     monkeypatch.setattr(tokenizer, "encode", None)  # the second time nothing is encoded
-    again = encode_pairs(tokenizer, SPEC, Job(tmp_path))
+    again = encode_pairs(subject, SPEC)
     assert again.program == short.program
     for one, other in zip(again.scenes, short.scenes, strict=True):
         for a, b in zip(one, other, strict=True):
@@ -43,41 +50,40 @@ def test_pairs_round_trip_through_a_file(tmp_path):
     save_pairs(pairs, path)
     assert load_pairs(path).program == pairs.program
     assert list(load_pairs(path).scenes) == list(pairs.scenes)
-    save_pairs(Pairs(pairs.program, ()), path)
+    save_pairs(ScenePairs(pairs.program, ()), path)
     assert not load_pairs(path).scenes
     path.write_text("{}\n")
     with pytest.raises(FormatError):
         load_pairs(path)
 
 
-def test_the_last_part_of_the_data_is_the_test(tokenizer, tmp_path):
+def test_the_last_part_of_the_data_is_tested_on(tokenizer):
     pairs = spelled_pairs(10)
-    train, test = training_and_test(tokenizer, encoded_of(pairs), "", 0.3, Job(tmp_path))
+    train, test = training_and_test(subject_of(tokenizer, pairs), "", 0.3)
     assert [*train.scenes, *test.scenes] == pairs.scenes
     assert len(test) == 3
     with pytest.raises(DataError, match="leave none"):
-        training_and_test(tokenizer, encoded_of(pairs), "", 0.01, Job(tmp_path))
+        training_and_test(subject_of(tokenizer, pairs), "", 0.01)
 
 
-def test_scenes_that_are_learnt_from_are_no_test(tokenizer, tmp_path):
-    encoded = encode_dataset(tokenizer, open_dataset(SPEC), SPEC)
+def test_scenes_that_are_trained_on_are_refused(subject):
     more = "scenes:?n=5&seed=4&size=64"
-    for _ in range(2):  # made, and read back from their file, which rounds places
+    for _ in range(2):  # encoded, and read from the cache, which rounds positions
         with pytest.raises(DataError, match=r"3 of the 3 scenes to be tested on .*another seed"):
-            training_and_test(tokenizer, encoded, more, 0.2, Job(tmp_path))
+            training_and_test(subject, more, 0.2)
     others = more.replace("seed=4", "seed=5")
-    learnt, test = training_and_test(tokenizer, encoded, others, 0.2, Job(tmp_path))
-    assert (len(learnt), len(test)) == (5, 3)
+    train, test = training_and_test(subject, others, 0.2)
+    assert (len(train), len(test)) == (5, 3)
 
 
-def test_nothing_is_read_without_scenes():
-    with pytest.raises(DataError, match="without scenes"):
-        train_reader(Pairs(spelled_pairs(4).program, ()), Options().reader, epochs=1)
+def test_a_reader_needs_scenes():
+    with pytest.raises(DataError, match="have no scenes"):
+        train_reader(ScenePairs(spelled_pairs(4).program, ()), Options().network, epochs=1)
 
 
-def test_the_reader_study_end_to_end(tokenizer, tmp_path):
+def test_the_reader_analysis_end_to_end(tokenizer):
     options = Options(epochs=1, curve=2, width=16, depth=1)
-    findings = run(tokenizer, encoded_of(spelled_pairs(200)), options, Job(tmp_path))
+    findings = run(subject_of(tokenizer, spelled_pairs(200)), options)
     scores = findings.numbers["scores"]
     assert list(scores) == ["naive", "reader, 40 pairs", "reader, 160 pairs"]
     assert scores["naive"]["scenes"] == 40

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from spelled import spelled_pairs
 
-from strop.structure.questions import KINDS, Question, ask_about
-from strop.structure.things import Thing
+from strop.analysis.reading.questions import KINDS, Question, ask_about
+from strop.analysis.scene_objects import SceneObject
 
 SCENE = (
-    Thing("cube", "red", "large", "metal", 0.0, 0.0),
-    Thing("cube", "blue", "small", "rubber", 1.0, 1.0),
-    Thing("sphere", "red", "small", "rubber", -1.0, 2.0),
+    SceneObject("cube", "red", "large", "metal", 0.0, 0.0),
+    SceneObject("cube", "blue", "small", "rubber", 1.0, 1.0),
+    SceneObject("sphere", "red", "small", "rubber", -1.0, 2.0),
 )
 RED, CUBE, BALL = {"color": "red"}, {"shape": "cube"}, {"shape": "sphere"}
 SMALL_CUBE = {"size": "small", "shape": "cube"}

@@ -7,13 +7,20 @@ import pytest
 import torch
 from spelled import spelled_pairs
 
+from strop.analysis.reading.consensus import consensus
+from strop.analysis.reading.reader import curve_sizes, draw_curve
+from strop.analysis.reading.reader_network import (
+    Reader,
+    cell_neighbours,
+    named,
+    places_of,
+    scene_tensors,
+    train_reader,
+)
+from strop.analysis.reading.scene_scores import naive_scene, score
+from strop.analysis.scene_objects import SceneObject
+from strop.analysis.small_transformer import NetworkConfig
 from strop.errors import ConfigError, DataError
-from strop.structure.consensus import consensus
-from strop.structure.fitting import NetworkConfig
-from strop.structure.reader import curve_sizes, draw_curve, train_reader
-from strop.structure.reader_model import Reader, cell_neighbours, named, places_of, tensored
-from strop.structure.scoring import naive_scene, score
-from strop.structure.things import Thing
 
 SMALL = NetworkConfig(width=48, depth=1, dropout=0.0)
 
@@ -42,7 +49,7 @@ def test_reading_depends_on_active_codes_alone(reader):
     assert reader.read(program[0]) == reader.read(program[:1])
 
 
-def test_readings_of_a_program_that_is_understood_agree(reader):
+def test_readings_of_a_trained_reader_agree(reader):
     test = spelled_pairs(10, seed=3)
     for scene, readings in zip(test.scenes, reader.readings(test.program, samples=5), strict=True):
         assert len(readings) == 5
@@ -61,18 +68,18 @@ def test_training_is_a_function_of_the_seed():
 
 
 def test_scenes_as_tensors_come_back_within_half_a_cell():
-    far = Thing("cube", "red", "large", "metal", -2.9, 2.9)
-    near = Thing("sphere", "cyan", "small", "rubber", 3.0, -3.0)
-    scenes = tensored([(far, near), (far,)])
+    far = SceneObject("cube", "red", "large", "metal", -2.9, 2.9)
+    near = SceneObject("sphere", "cyan", "small", "rubber", 3.0, -3.0)
+    scenes = scene_tensors([(far, near), (far,)])
     assert scenes.count.tolist() == [2, 1]
     assert scenes.present.tolist() == [[True, True], [True, False]]
     places = places_of(scenes.cells).numpy()
     back = [named(w, p) for w, p in zip(scenes.words.numpy(), places, strict=True)]
-    assert [thing.words for thing in back[0]] == [near.words, far.words], "nearest first"
+    assert [each.words for each in back[0]] == [near.words, far.words], "nearest first"
     assert back[0][0][4:] == pytest.approx((2.875, -2.875))
     assert back[1][0][4:] == pytest.approx((-2.875, 2.875))
     with pytest.raises(DataError, match="11 objects"):
-        tensored([(far,) * 11])
+        scene_tensors([(far,) * 11])
 
 
 def test_a_consensus_takes_majorities_and_medians_of_partners():
@@ -88,7 +95,7 @@ def test_a_consensus_takes_majorities_and_medians_of_partners():
     assert alone[0].tolist() == words[0].tolist()
 
 
-def test_a_consensus_of_the_clueless_is_as_varied_as_they_are():
+def test_a_consensus_of_random_readings_is_as_varied_as_they_are():
     random = np.random.default_rng(0)
     words = np.stack([random.integers(size, size=(24, 8)) for size in (3, 8, 2, 2)], axis=-1)
     found, at = consensus(words, random.uniform(-3, 3, (24, 8, 2)))
@@ -115,7 +122,7 @@ def test_the_learning_curve():
     assert len(draw_curve([10, 40], scores).axes) == 4
 
 
-def test_networks_and_trainings_that_cannot_be_are_refused():
+def test_invalid_networks_and_epochs_are_refused():
     with pytest.raises(ConfigError, match="width 30"):
         NetworkConfig(width=30)
     with pytest.raises(ConfigError, match="0 epochs"):

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.structure.scoring import match, naive_scene, score
-from strop.structure.things import ATTRIBUTES, Thing, things_of
+from strop.analysis.reading.scene_scores import match, naive_scene, score
+from strop.analysis.scene_objects import ATTRIBUTES, SceneObject, objects_of
 
-CUBE = Thing("cube", "red", "large", "metal", 1.0, 2.0)
-BALL = Thing("sphere", "blue", "small", "rubber", -1.0, 0.0)
+CUBE = SceneObject("cube", "red", "large", "metal", 1.0, 2.0)
+BALL = SceneObject("sphere", "blue", "small", "rubber", -1.0, 0.0)
 words = st.tuples(*(st.sampled_from(table) for table in ATTRIBUTES.values()))
 place = st.floats(-3, 3, allow_nan=False)
-things = st.builds(lambda w, x, y: Thing(*w, x, y), words, place, place)
-scenes = st.lists(things, min_size=1, max_size=6).map(tuple)
+objects = st.builds(lambda w, x, y: SceneObject(*w, x, y), words, place, place)
+scenes = st.lists(objects, min_size=1, max_size=6).map(tuple)
 
 
 def test_a_scene_read_with_one_object_too_many():
     # The cube is read two metres off with a wrong color, the ball with a wrong size and material,
     # 0.3 and 0.4 m off; a third object is made up.
     read = (
-        Thing("cube", "blue", "large", "metal", 1.0, 0.0),
-        Thing("sphere", "blue", "large", "metal", -0.7, 0.4),
-        Thing("cylinder", "gray", "large", "metal", 3.0, -3.0),
+        SceneObject("cube", "blue", "large", "metal", 1.0, 0.0),
+        SceneObject("sphere", "blue", "large", "metal", -0.7, 0.4),
+        SceneObject("cylinder", "gray", "large", "metal", 3.0, -3.0),
     )
     scores = score([read], [(CUBE, BALL)])
     assert scores.failures == 0
@@ -39,7 +39,7 @@ def test_a_scene_read_with_one_object_too_many():
     assert scores.attributes["material"] == [0.5]
 
 
-def test_matching_by_place_is_not_fooled_by_swapped_words():
+def test_matching_by_place_finds_swapped_words():
     swapped = (CUBE._replace(x=-1.0, y=0.0), BALL._replace(x=1.0, y=2.0))
     near = (CUBE._replace(x=-0.1, y=0.8), BALL._replace(x=0.1, y=1.2))
     for read in (swapped, near):
@@ -100,8 +100,8 @@ def test_the_naive_scene_has_the_pools_count_words_and_places():
     guess = naive_scene(pool)
     assert guess == naive_scene(pool)
     assert len(guess) == 2
-    assert sorted(thing.shape for thing in guess) == ["cube", "sphere"]
-    assert sorted(thing.x for thing in guess) == [0.5, 1.0]
+    assert sorted(each.shape for each in guess) == ["cube", "sphere"]
+    assert sorted(each.x for each in guess) == [0.5, 1.0]
 
 
 def test_a_naive_scene_scores_what_the_paper_gives_one():
@@ -110,7 +110,7 @@ def test_a_naive_scene_scores_what_the_paper_gives_one():
 
     def draw():
         return tuple(
-            Thing(*(str(random.choice(table)) for table in ATTRIBUTES.values()), *place)
+            SceneObject(*(str(random.choice(table)) for table in ATTRIBUTES.values()), *place)
             for place in random.uniform(-3, 3, (random.integers(3, 11), 2))
         )
 
@@ -125,7 +125,7 @@ def test_a_naive_scene_scores_what_the_paper_gives_one():
     )
 
 
-def test_things_of_a_scene():
+def test_objects_of_a_scene():
     entry = {
         "shape": "cube",
         "color": "red",
@@ -133,4 +133,4 @@ def test_things_of_a_scene():
         "material": "metal",
         "3d_coords": [1.0, 2.0, 0.7],
     }
-    assert things_of({"objects": [entry]}) == (CUBE,)
+    assert objects_of({"objects": [entry]}) == (CUBE,)

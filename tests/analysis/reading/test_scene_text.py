@@ -1,4 +1,4 @@
-"""The paper's prompt, and answers as models give them."""
+"""The paper's prompt, and parsing of the answers of models."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.structure.scene_text import SHORT, read_scene, scene_prompt, write_scene
-from strop.structure.things import ATTRIBUTES, Thing
+from strop.analysis.reading.scene_text import SHORT, read_scene, scene_prompt, write_scene
+from strop.analysis.scene_objects import ATTRIBUTES, SceneObject
 
-CUBE = Thing("cube", "red", "large", "metal", 1.23, -0.45)
+CUBE = SceneObject("cube", "red", "large", "metal", 1.23, -0.45)
 TEXT = '{"o":[{"s":"cu","c":"r","z":"L","m":"M","p":[1.23,-0.45]}]}'
 words = st.tuples(*(st.sampled_from(table) for table in ATTRIBUTES.values()))
 place = st.integers(-300, 300).map(lambda cents: cents / 100)
-things = st.builds(lambda w, x, y: Thing(*w, x, y), words, place, place)
+objects = st.builds(lambda w, x, y: SceneObject(*w, x, y), words, place, place)
 
 
 def test_the_text_of_a_scene_is_the_example_of_the_prompt():
@@ -23,7 +23,7 @@ def test_the_text_of_a_scene_is_the_example_of_the_prompt():
     assert TEXT in scene_prompt([1], [], 64)
 
 
-def test_the_short_words_cover_the_vocabulary_and_none_means_two_things():
+def test_the_short_words_cover_the_vocabulary_and_are_unique():
     for name, table in ATTRIBUTES.items():
         assert set(SHORT[name]) == set(table)
         assert len(set(SHORT[name].values())) == len(table)
@@ -40,7 +40,7 @@ def test_the_prompt_holds_settings_legend_shots_and_query_in_order():
     assert "JSON only. No prose. Before your final" in scene_prompt([7], [], 64, think=True)
 
 
-@given(st.lists(things, max_size=10).map(tuple))
+@given(st.lists(objects, max_size=10).map(tuple))
 def test_what_is_written_is_read(scene):
     assert read_scene(write_scene(scene)) == scene
 
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(scene):
         '"position":["1.23","-0.45",0.7]}]}',
     ],
 )
-def test_answers_that_hold_the_scene(answer):
+def test_answers_with_a_scene(answer):
     assert read_scene(answer) == (CUBE,)
 
 
@@ -79,5 +79,5 @@ def test_answers_that_hold_the_scene(answer):
         "[" * 100_000,
     ],
 )
-def test_answers_that_hold_none(answer):
+def test_answers_without_a_scene(answer):
     assert read_scene(answer) is None

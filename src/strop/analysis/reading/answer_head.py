@@ -1,26 +1,31 @@
-"""A head that answers questions from what a reader has made of a program."""
+"""A head that answers questions from the features of a reader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from strop.analysis.reading.pairs import ScenePairs
+from strop.analysis.reading.questions import ANSWERS, QuestionAnswer
+from strop.analysis.reading.reader_network import Reader
+from strop.analysis.small_transformer import (
+    NetworkConfig,
+    StepProgress,
+    layer_sizes,
+    train_network,
+)
 from strop.random import seeded
-from strop.structure.fitting import NetworkConfig, fit, layer_sizes
-from strop.structure.pairs import Pairs
-from strop.structure.questions import ANSWERS, Asked
-from strop.structure.reader_model import Reader
 
 LONGEST = 24  # words of a question
 
 
-class Answerer(nn.Module):
-    """Words of a question that attend to each other and to what a reader made of the program.
+class AnswerHead(nn.Module):
+    """A decoder whose question words attend to each other and to the reader's features.
 
-    Without `sees`, the program is taken away: what is left is what questions give away.
+    Without `sees`, the features are zero: the control that has the question alone.
     """
 
     def __init__(self, config: NetworkConfig, words: Sequence[str], sees: bool) -> None:
@@ -34,7 +39,7 @@ class Answerer(nn.Module):
         self.out = nn.Linear(config.width, len(ANSWERS))
 
     def forward(self, words: Tensor, memory: Tensor, active: Tensor) -> Tensor:
-        """Words `(B, W)`, 0 where there are none, and memory `(B, K, d)` to logits `(B, A)`."""
+        """Words `(B, W)`, 0 for padding, and memory `(B, K, d)` to logits `(B, A)`."""
         x = self.layers(
             self.embed(words) + self.positions[: words.shape[1]],
             memory if self.sees else torch.zeros_like(memory),
@@ -43,63 +48,68 @@ class Answerer(nn.Module):
         )
         return self.out(x[:, 0])
 
-    def numbered(self, asked: Sequence[Asked]) -> Tensor:
-        """`(N, W)`: the questions' words by number; a word that is not known is left out."""
+    def word_ids(self, questions: Sequence[QuestionAnswer]) -> Tensor:
+        """`(N, W)`: the ids of the questions' words; unknown words are left out."""
         known = [
             [self.vocabulary[word] for word in words_of(each) if word in self.vocabulary]
-            for each in asked
+            for each in questions
         ]
-        numbers = torch.zeros(len(asked), max(map(len, known)), dtype=torch.int64)
+        numbers = torch.zeros(len(questions), max(map(len, known)), dtype=torch.int64)
         for row, words in enumerate(known):
             numbers[row, : len(words)] = torch.tensor(words)
         return numbers.to(self.out.weight.device)
 
     @torch.no_grad()
     def answer(
-        self, reader: Reader, pairs: Pairs, asked: Sequence[Asked], *, batch: int = 512
+        self,
+        reader: Reader,
+        pairs: ScenePairs,
+        questions: Sequence[QuestionAnswer],
+        *,
+        batch: int = 512,
     ) -> list[str]:
-        """The likeliest answer to each question about the programs of `pairs`."""
-        words = self.numbered(asked)
+        """The most probable answer to each question about the programs of `pairs`."""
+        words = self.word_ids(questions)
         program = pairs.program.to(words.device)
-        rows = torch.tensor([each.row for each in asked], device=words.device)
+        rows = torch.tensor([each.row for each in questions], device=words.device)
         found: list[str] = []
-        for part in torch.arange(len(asked), device=words.device).split(batch):
+        for part in torch.arange(len(questions), device=words.device).split(batch):
             codes, active = program.codes[rows[part]], program.active[rows[part]]
             logits = self(words[part], reader.encoder(codes, active), active)
             found += [ANSWERS[index] for index in logits.argmax(-1).tolist()]
         return found
 
 
-def train_answerer(
+def train_answer_head(
     reader: Reader,
-    pairs: Pairs,
-    asked: Sequence[Asked],
+    pairs: ScenePairs,
+    questions: Sequence[QuestionAnswer],
     *,
     sees: bool,
     epochs: float,
     seed: int = 0,
-    watch: Callable[[int, int], None] = lambda done, total: None,
-) -> Answerer:
-    """A head on a reader's features, which stay as they are, for questions about such programs."""
+    progress: StepProgress | None = None,
+) -> AnswerHead:
+    """A head on the features of a frozen reader, trained on questions about programs."""
     device = reader.device
-    vocabulary = sorted({word for each in asked for word in words_of(each)})
+    vocabulary = sorted({word for each in questions for word in words_of(each)})
     program = pairs.program.to(device)
-    rows = torch.tensor([each.row for each in asked], device=device)
-    target = torch.tensor([ANSWERS.index(each.answer) for each in asked], device=device)
+    rows = torch.tensor([each.row for each in questions], device=device)
+    target = torch.tensor([ANSWERS.index(each.answer) for each in questions], device=device)
     with seeded(seed):
-        answerer = Answerer(reader.config, vocabulary, sees).to(device)
-        words = answerer.numbered(asked)
+        head = AnswerHead(reader.config, vocabulary, sees).to(device)
+        words = head.word_ids(questions)
 
         def loss(part: Tensor) -> Tensor:
             codes, active = program.codes[rows[part]], program.active[rows[part]]
             with torch.no_grad():
                 memory = reader.encoder(codes, active)
-            return F.cross_entropy(answerer(words[part], memory, active).float(), target[part])
+            return F.cross_entropy(head(words[part], memory, active).float(), target[part])
 
-        fit(answerer, loss, len(asked), epochs=epochs, seed=seed, watch=watch)
-    return answerer
+        train_network(head, loss, len(questions), epochs=epochs, seed=seed, progress=progress)
+    return head
 
 
-def words_of(asked: Asked) -> list[str]:
+def words_of(each: QuestionAnswer) -> list[str]:
     """The words of a question."""
-    return asked.question.text.lower().rstrip("?").split()
+    return each.question.text.lower().rstrip("?").split()

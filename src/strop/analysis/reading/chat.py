@@ -1,7 +1,7 @@
-"""A language model behind an OpenAI-compatible endpoint, asked politely and never twice.
+"""A client of OpenAI-compatible endpoints with retries and a transcript.
 
-Only the standard library is used. Every request and reply is kept in a transcript, which is also
-what makes a study resumable: what it holds is not asked, and not paid for, again.
+It uses the standard library only. Every request and reply is kept in a transcript. An interrupted
+analysis resumes from it: requests in the transcript are not sent, and not paid for, again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ _BUSY = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a model is asked. `key_env` names the variable that holds the key, if it needs one."""
+    """The address and the model; `key_env` is the environment variable of the key, if any."""
 
     base_url: str
     model: str
@@ -43,12 +43,43 @@ class Endpoint:
                 "Give the address before /chat/completions, such as http://localhost:8000/v1.",
             )
         if not self.model:
-            raise ConfigError("No model was named.", "Give the endpoint's name of it.")
+            raise ConfigError("The name of the model is empty.", "Give the endpoint's name of it.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointOptions:
+    """Options of analyses that use a language model.
+
+    base_url  address before /chat/completions
+    model     the endpoint's name of the model
+    key_env   environment variable that holds the key
+    think     ask for reasoning in <think> tags first
+    scenes    scenes that the language model is asked about
+    shots     examples in the prompt
+    """
+
+    base_url: str = ""
+    model: str = ""
+    key_env: str = "OPENAI_API_KEY"
+    think: bool = False
+    scenes: int = field(default=15, metadata={"min": 1})
+    shots: int = 50
+
+    def __post_init__(self) -> None:
+        if bool(self.base_url) != bool(self.model):
+            raise ConfigError(
+                "--base-url and --model name an endpoint only together.", "Give both, or none."
+            )
+
+    def transcript(self, path: Path) -> Transcript:
+        """A transcript of requests to the endpoint."""
+        endpoint = Endpoint(base_url=self.base_url, model=self.model, key_env=self.key_env)
+        return Transcript(path, endpoint)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model answered, and what that took in tokens."""
+    """The answer of a model, and its cost in tokens."""
 
     text: str
     prompt_tokens: int = 0
@@ -56,7 +87,7 @@ class Reply:
 
 
 class Transcript:
-    """Every request and its reply, a line of JSON each, in the order they were asked."""
+    """All requests and replies in order, a line of JSON each."""
 
     def __init__(self, path: Path, endpoint: Endpoint) -> None:
         self.path = path
@@ -67,9 +98,9 @@ class Transcript:
             self._read()
 
     def ask(self, prompt: str, attempt: int = 0) -> str:
-        """The model's answer at temperature 0. A further attempt is a request of its own."""
-        asked = f"{self.endpoint.base_url} {self.endpoint.model} {attempt} {prompt}"
-        key = hashlib.sha256(asked.encode()).hexdigest()
+        """The model's answer at temperature 0. Each further attempt is a new request."""
+        request = f"{self.endpoint.base_url} {self.endpoint.model} {attempt} {prompt}"
+        key = hashlib.sha256(request.encode()).hexdigest()
         if key not in self._known:
             reply = complete(self.endpoint, prompt)
             self._append({"key": key, "attempt": attempt, "prompt": prompt, "reply": asdict(reply)})
@@ -78,7 +109,7 @@ class Transcript:
         return self._known[key].text
 
     def usage(self) -> dict[str, int]:
-        """Requests of this study and their tokens, replies from the file included."""
+        """The number of requests and their tokens, including replies read from the file."""
         return {
             "requests": len(self._used),
             "prompt_tokens": sum(reply.prompt_tokens for reply in self._used),
@@ -93,20 +124,20 @@ class Transcript:
             os.fsync(file.fileno())
 
     def _read(self) -> None:
-        """Take up a transcript; a last line that was cut short is dropped from the file."""
-        whole = []
+        """Read a transcript; an incomplete last line is removed from the file."""
+        lines = []
         for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True):
             try:
                 entry = json.loads(line)
                 self._known[entry["key"]] = Reply(**entry["reply"])
             except (ValueError, KeyError, TypeError):
                 continue
-            whole.append(line if line.endswith("\n") else line + "\n")
-        write_text(self.path, "".join(whole))
+            lines.append(line if line.endswith("\n") else line + "\n")
+        write_text(self.path, "".join(lines))
 
 
 def complete(endpoint: Endpoint, prompt: str) -> Reply:
-    """Ask one question at temperature 0, waiting where the endpoint says that it is busy."""
+    """Send one request at temperature 0; wait and retry while the endpoint is busy."""
     body = {
         "model": endpoint.model,
         "messages": [{"role": "user", "content": prompt}],
@@ -134,23 +165,23 @@ def complete(endpoint: Endpoint, prompt: str) -> Reply:
         except (OSError, http.client.HTTPException) as error:  # refused, reset, cut, timed out
             problem = str(error) or type(error).__name__
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            problem = f"an answer that is no chat completion ({error!r})"
+            problem = f"an answer that is not a chat completion ({error!r})"
         if attempt + 1 < TRIES:
             time.sleep(wait)
     raise EndpointError(
         f"{url} did not answer in {TRIES} tries; last: {problem}.",
-        "Check the address and the service; then run again, which goes on where this stopped.",
+        "Check the address and the service, then run again: the transcript resumes.",
     )
 
 
-class _StayHere(urllib.request.HTTPRedirectHandler):
-    """No redirects: they would carry the key to another host."""
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, which would send the key to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-_OPENER = urllib.request.build_opener(_StayHere)
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def _reply(answer: Any) -> Reply:
@@ -166,7 +197,7 @@ def _reply(answer: Any) -> Reply:
 
 
 def _retry_after(header: str | None, otherwise: float) -> float:
-    """Seconds to wait by a Retry-After header, which is a number or a date."""
+    """Seconds to wait, from a Retry-After header that holds a number or a date."""
     if header is None:
         return otherwise
     try:

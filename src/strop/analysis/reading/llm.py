@@ -1,4 +1,4 @@
-"""Can a language model read a scene from the codes of its program? The paper's Appendix G."""
+"""Scenes read from codes by a language model: the test of the paper's Appendix G."""
 
 from __future__ import annotations
 
@@ -7,52 +7,42 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strop.analysis.findings import Findings
+from strop.analysis.frame import Analysis
+from strop.analysis.reading.chat import EndpointOptions
+from strop.analysis.reading.pairs import ScenePairs, pairs_of
+from strop.analysis.reading.scene_figure import draw_scenes
+from strop.analysis.reading.scene_scores import NAIVE, naive_scene, scene_tables, score
+from strop.analysis.reading.scene_text import read_scene, scene_prompt
+from strop.analysis.scene_objects import Objects
+from strop.analysis.subject import Subject
 from strop.errors import ConfigError, DataError
-from strop.model.tokenizer import Tokenizer
-from strop.structure.chat import Endpoint, Transcript
-from strop.structure.pairs import Pairs, pairs_of
-from strop.structure.scene_figures import draw_scenes
-from strop.structure.scene_tables import numbers_of, paper_table, scene_table
-from strop.structure.scene_text import read_scene, scene_prompt
-from strop.structure.scoring import naive_scene, score
-from strop.structure.study import Encoded, Findings, Job, Study
-from strop.structure.things import Things
 
-ATTEMPTS = 2  # one retry on an answer that holds no scene
+ATTEMPTS = 2  # an answer without a scene is requested once more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """The endpoint, and the paper's setting of the test.
+class Options(EndpointOptions):
+    """Options of the language model analysis; the defaults are the paper's setting.
 
-    base_url  address before /chat/completions
-    model     the endpoint's name of the model
-    key_env   the variable of the environment that holds the key
-    think     ask for reasoning in <think> tags first
-    scenes    scenes to be read: the last ones of the data
-    shots     examples in the prompt, drawn once from all other scenes
-    seed      of the examples
+    scenes  scenes to read: the last ones of the data
+    shots   examples in the prompt, drawn once from all other scenes
+    seed    random seed of the examples
     """
 
-    base_url: str = ""
-    model: str = ""
-    key_env: str = "OPENAI_API_KEY"
-    think: bool = False
-    scenes: int = 15
-    shots: int = 50
     seed: int = 0
 
 
-def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> Findings:
+def run(subject: Subject, options: Options) -> Findings:
     """Ask the model for the last scenes of the data, with examples from the others."""
-    if not options.base_url or not options.model:
+    if not options.base_url:
         raise ConfigError(
-            "The study asks a language model, and none was named.",
-            "Give --base-url and --model; any OpenAI-compatible endpoint will do. "
+            "This analysis needs a language model.",
+            "Give --base-url and --model of an OpenAI-compatible endpoint. "
             "`strop study MODEL reader` needs none.",
         )
-    endpoint = Endpoint(base_url=options.base_url, model=options.model, key_env=options.key_env)
-    pairs = pairs_of(encoded)
+    pairs = pairs_of(subject)
+    size = pairs.program.codebook_size
     if len(pairs) < options.scenes + options.shots:
         raise DataError(
             f"{len(pairs)} scenes are too few for {options.scenes} to read and {options.shots} "
@@ -60,50 +50,47 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             f"Give at least {options.scenes + options.shots}.",
         )
     pool, test = pairs[: len(pairs) - options.scenes], pairs[len(pairs) - options.scenes :]
-    transcript = Transcript(job.folder / "llm-transcript.jsonl", endpoint)
+    transcript = options.transcript(subject.folder / "llm-transcript.jsonl")
     shots = draw_shots(pool, options.shots, options.seed)
     read = []
     for number, codes in enumerate(test.codes()):
-        prompt = scene_prompt(codes, shots, pairs.program.codebook_size, think=options.think)
+        prompt = scene_prompt(codes, shots, size, think=options.think)
         read.append(ask_for_scene(transcript.ask, prompt))
-        job.watch(f"asking {options.model}", number + 1, len(test))
-    guess = naive_scene(pool.scenes, options.seed)
+        subject.progress(f"asking {options.model}", number + 1, len(test))
     scores = {
         options.model: score(read, test.scenes),
-        "naive": score([guess] * len(test), test.scenes),
+        NAIVE: score([naive_scene(pool.scenes, options.seed)] * len(test), test.scenes),
     }
-    size = pairs.program.codebook_size
     return Findings(
         numbers={
-            "scores": {name: numbers_of(each) for name, each in scores.items()},
+            "scores": {name: each.numbers() for name, each in scores.items()},
             "codebook_size": size,
             "usage": transcript.usage(),
         },
-        tables=(scene_table(scores, size), paper_table()),
-        figures={"scenes": draw_scenes(encoded.records.images[-len(test) :], test.scenes, read)},
+        tables=scene_tables(scores, size),
+        figures={"scenes": draw_scenes(subject.records.images[-len(test) :], test.scenes, read)},
         notes=(
             "Means over the scenes that could be parsed, with 95 % intervals by bootstrap over "
-            "scenes. Objects are matched at the least sum of wrong words and metres; `matched by "
-            "place` uses metres alone, where a guess cannot profit from its choice of partner.",
-            "Every request and reply is in llm-transcript.jsonl; running again asks only what is "
-            "not there.",
+            "scenes. Objects are matched by the least sum of wrong attributes and metres; `matched "
+            "by place` uses metres alone, where a guess cannot profit from the matching.",
+            "Every request and reply is in llm-transcript.jsonl. A further run sends only requests "
+            "that are not in it.",
         ),
     )
 
 
-def draw_shots(pool: Pairs, count: int, seed: int) -> list[tuple[list[int], Things]]:
+def draw_shots(pool: ScenePairs, count: int, seed: int) -> list[tuple[list[int], Objects]]:
     """Examples (codes, scene) drawn from the pool without replacement.
 
-    One draw serves every question, so that endpoints can keep the long common start of the
-    prompts.
+    All prompts share them, so that endpoints can cache the common start of the prompts.
     """
     rows = np.random.default_rng(seed).choice(len(pool), count, replace=False).tolist()
     codes = pool.codes()
     return [(codes[row], pool.scenes[row]) for row in rows]
 
 
-def ask_for_scene(ask: Callable[[str, int], str], prompt: str) -> Things | None:
-    """The scene that `ask(prompt, attempt)` answers, with one retry; None if both fail."""
+def ask_for_scene(ask: Callable[[str, int], str], prompt: str) -> Objects | None:
+    """The scene in the answer to `ask(prompt, attempt)`, with one retry; None if both fail."""
     for attempt in range(ATTEMPTS):
         scene = read_scene(ask(prompt, attempt))
         if scene is not None:
@@ -111,4 +98,4 @@ def ask_for_scene(ask: Callable[[str, int], str], prompt: str) -> Things | None:
     return None
 
 
-STUDY = Study(run=run, options=Options, needs=("scene",))
+ANALYSIS = Analysis(run=run, options=Options, needs=("scene",))

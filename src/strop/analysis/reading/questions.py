@@ -1,4 +1,4 @@
-"""Questions about scenes in CLEVR's manner, each with the one answer that the scene gives."""
+"""Questions about scenes in the style of CLEVR, with their answers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
 from strop.data.scenes.vocabulary import MAX_OBJECTS
-from strop.structure.things import ATTRIBUTES, Thing, Things
 
 Kind = Literal["count", "exist", "query", "compare number", "compare attribute"]
 KINDS: tuple[Kind, ...] = ("count", "exist", "query", "compare number", "compare attribute")
@@ -20,15 +20,15 @@ ANSWERS = (
     *(word for words in ATTRIBUTES.values() for word in words),
 )
 _TRIES = 50
-_SAID = ("size", "color", "material", "shape")  # the order of words in English
+_ADJECTIVES = ("size", "color", "material", "shape")  # the order of words in English
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question of one kind about the objects that fit one description, or two.
+    """A question of one kind about the objects that fit one or two descriptions.
 
-    about      what the objects are like, each as attribute to word
-    attribute  what is asked of them, where the kind asks for an attribute
+    about      descriptions: attribute to word
+    attribute  the attribute that is queried or compared, for kinds that have one
     """
 
     kind: Kind
@@ -37,7 +37,7 @@ class Question:
 
     @property
     def template(self) -> str:
-        """What is left of the question without the descriptions' words; a guess may know it."""
+        """The question without the words of its descriptions; a baseline may use it."""
         return f"{self.kind} {self.attribute}".strip()
 
     @property
@@ -54,25 +54,25 @@ class Question:
             return f"Are there more {many} than {_noun(self.about[1], 's')}?"
         return f"Does the {one} have the same {self.attribute} as the {_noun(self.about[1])}?"
 
-    def answer(self, scene: Things) -> str | None:
-        """The answer, or None where the question makes no sense: `the` of none or of several."""
-        found = [[thing for thing in scene if _fits(thing, words)] for words in self.about]
+    def answer(self, scene: Objects) -> str | None:
+        """The answer, or None if `the` object does not exist or is not unique."""
+        found = [[each for each in scene if _fits(each, words)] for words in self.about]
         if self.kind == "count":
             return str(len(found[0]))
         if self.kind == "exist":
             return _yes(bool(found[0]))
         if self.kind == "compare number":
             return _yes(len(found[0]) > len(found[1]))
-        if any(len(things) != 1 for things in found):
+        if any(len(objects) != 1 for objects in found):
             return None
-        held = [getattr(things[0], self.attribute) for things in found]
+        held = [getattr(objects[0], self.attribute) for objects in found]
         if self.kind == "query":
             return held[0]
         return None if found[0] == found[1] else _yes(held[0] == held[1])
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionAnswer:
     """A question about the scene at `row` of several, and its answer."""
 
     row: int
@@ -80,24 +80,24 @@ class Asked:
     answer: str
 
 
-def ask_all(scenes: Sequence[Things], seed: int) -> list[Asked]:
+def ask_all(scenes: Sequence[Objects], seed: int) -> list[QuestionAnswer]:
     """One question of each kind about each scene."""
     random = np.random.default_rng(seed)
     return [
-        Asked(row, question, answer)
+        QuestionAnswer(row, question, answer)
         for row, scene in enumerate(scenes)
         for question, answer in ask_about(scene, random)
     ]
 
 
 def ask_about(
-    scene: Things, random: np.random.Generator, kinds: Sequence[Kind] = KINDS
+    scene: Objects, random: np.random.Generator, kinds: Sequence[Kind] = KINDS
 ) -> list[tuple[Question, str]]:
-    """A question of each kind with its answer; a kind that the scene allows none of is left out.
+    """A question of each kind with its answer; kinds without a valid question are left out.
 
-    Yes and no are equally likely to be looked for, so that neither is a good guess.
+    The target answer is yes or no with equal probability, so that neither is a good guess.
     """
-    asked = []
+    found = []
     for kind in kinds:
         wanted = random.choice(["yes", "no"])
         kept: tuple[Question, str] | None = None
@@ -110,45 +110,45 @@ def ask_about(
             if answer not in ("yes", "no") or answer == wanted:
                 break
         if kept is not None:
-            asked.append(kept)
-    return asked
+            found.append(kept)
+    return found
 
 
-def _draw(kind: Kind, scene: Things, random: np.random.Generator) -> Question:
+def _draw(kind: Kind, scene: Objects, random: np.random.Generator) -> Question:
     number = 2 if kind.startswith("compare") else 1
     if kind in ("count", "exist", "compare number"):
         return Question(kind, tuple(_describe(_pick(scene, random), random) for _ in range(number)))
     attribute = str(random.choice(list(ATTRIBUTES)))
     others = [name for name in ATTRIBUTES if name != attribute]
     picked = [_pick(scene, random, made_up=0.0) for _ in range(number)]
-    return Question(kind, tuple(_describe(thing, random, others) for thing in picked), attribute)
+    return Question(kind, tuple(_describe(each, random, others) for each in picked), attribute)
 
 
-def _pick(scene: Things, random: np.random.Generator, made_up: float = 0.5) -> Thing:
-    """An object of the scene or, with this probability or if there is none, one made up."""
+def _pick(scene: Objects, random: np.random.Generator, made_up: float = 0.5) -> SceneObject:
+    """An object of the scene; with probability `made_up`, or in an empty scene, a random one."""
     if scene and random.random() >= made_up:
         return scene[random.integers(len(scene))]
     words = {name: str(random.choice(table)) for name, table in ATTRIBUTES.items()}
-    return Thing(**words, x=0.0, y=0.0)
+    return SceneObject(**words, x=0.0, y=0.0)
 
 
 def _describe(
-    thing: Thing, random: np.random.Generator, allowed: Sequence[str] = tuple(ATTRIBUTES)
+    each: SceneObject, random: np.random.Generator, allowed: Sequence[str] = tuple(ATTRIBUTES)
 ) -> dict[str, str]:
-    """One to three of the thing's attributes, in the order in which they are said."""
+    """One to three attributes of an object, in the order of English adjectives."""
     number = random.integers(1, min(3, len(allowed)) + 1)
     chosen = set(random.choice(list(allowed), number, replace=False))
-    return {name: getattr(thing, name) for name in _SAID if name in chosen}
+    return {name: getattr(each, name) for name in _ADJECTIVES if name in chosen}
 
 
-def _fits(thing: Thing, words: Mapping[str, str]) -> bool:
-    return all(getattr(thing, name) == word for name, word in words.items())
+def _fits(each: SceneObject, words: Mapping[str, str]) -> bool:
+    return all(getattr(each, name) == word for name, word in words.items())
 
 
 def _noun(words: Mapping[str, str], plural: str = "") -> str:
-    """`large red metal cube`, or `large red thing` where the shape is open."""
-    said = [word for name, word in words.items() if name != "shape"]
-    return " ".join([*said, words.get("shape", "thing") + plural])
+    """`large red metal cube`, or `large red thing` without a shape."""
+    adjectives = [word for name, word in words.items() if name != "shape"]
+    return " ".join([*adjectives, words.get("shape", "thing") + plural])
 
 
 def _yes(true: bool) -> str:

@@ -1,71 +1,56 @@
-"""Can the scene be read from the codes at all? A reader learns it from pairs and is tested."""
+"""Scenes read from codes by a small network that is trained on pairs of programs and scenes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
-from strop.errors import DataError
+from strop.analysis.findings import Findings
+from strop.analysis.frame import Analysis
+from strop.analysis.reading.pairs import training_and_test
+from strop.analysis.reading.reader_network import train_reader
+from strop.analysis.reading.scene_figure import draw_scenes
+from strop.analysis.reading.scene_scores import (
+    METRICS,
+    NAIVE,
+    Scores,
+    naive_scene,
+    scene_tables,
+    score,
+)
+from strop.analysis.small_transformer import TrainingOptions
+from strop.analysis.subject import Subject
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
-from strop.model.tokenizer import Tokenizer
-from strop.random import seeded
-from strop.structure.fitting import NetworkConfig, fit
-from strop.structure.pairs import Pairs, training_and_test
-from strop.structure.reader_model import Reader, tensored
-from strop.structure.scene_figures import draw_scenes
-from strop.structure.scene_tables import numbers_of, paper_table, scene_table
-from strop.structure.scoring import METRICS, Scores, naive_scene, score
-from strop.structure.study import Encoded, Findings, Job, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the reader learns from, and for how long.
+class Options(TrainingOptions):
+    """Options of the reader analysis.
 
-    pairs       spec of the scenes to learn from, such as scenes:?n=20000&seed=5; without one, the
-                data is split
-    test_share  of the data that is then tested on
-    epochs      how often each pair is seen
-    curve       readers trained for the learning curve, each on a quarter of the one before
-    width, depth  size of the reader
-    seed        of everything random
+    curve  readers in the learning curve, each trained on a quarter of the pairs of the next
     """
 
-    pairs: str = ""
-    test_share: float = 0.2
-    epochs: int = 40
-    curve: int = 4
-    width: int = 128
-    depth: int = 3
-    seed: int = 0
-
-    @property
-    def reader(self) -> NetworkConfig:
-        return NetworkConfig(width=self.width, depth=self.depth)
+    curve: int = field(default=4, metadata={"min": 1})
 
 
-def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> Findings:
-    """Train readers on more and more pairs, and let each read the same scenes it never saw."""
-    train, test = training_and_test(tokenizer, encoded, options.pairs, options.test_share, job)
+def run(subject: Subject, options: Options) -> Findings:
+    """Train readers on more and more pairs, and test them on the same unseen scenes."""
+    train, test = training_and_test(subject, options.pairs, options.test_share)
     sizes = curve_sizes(len(train), options.curve)
-    scores: dict[str, Scores] = {
-        "naive": score([naive_scene(train.scenes, options.seed)] * len(test), test.scenes)
-    }
+    naive = naive_scene(train.scenes, options.seed)
+    scores = {NAIVE: score([naive] * len(test), test.scenes)}
     for size in sizes:
         reader = train_reader(
             train[:size],
-            options.reader,
+            options.network,
             epochs=options.epochs,
             seed=options.seed,
-            device=tokenizer.device,
-            watch=partial(job.watch, f"learning from {size} pairs"),
+            device=subject.tokenizer.device,
+            progress=partial(subject.progress, f"training on {size} pairs"),
         )
         read = reader.read(test.program, seed=options.seed)
         scores[f"reader, {size} pairs"] = score(read, test.scenes)
@@ -74,74 +59,44 @@ def run(tokenizer: Tokenizer, encoded: Encoded, options: Options, job: Job) -> F
             "pairs": len(train),
             "test_scenes": len(test),
             "codebook_size": train.program.codebook_size,
-            "scores": {name: numbers_of(each) for name, each in scores.items()},
+            "scores": {name: each.numbers() for name, each in scores.items()},
         },
-        tables=(scene_table(scores, train.program.codebook_size), paper_table()),
+        tables=scene_tables(scores, train.program.codebook_size),
         figures={
             "curve": draw_curve(sizes, scores),
-            "scenes": draw_scenes(encoded.records.images[-len(test) :], test.scenes, read),
+            "scenes": draw_scenes(subject.records.images[-len(test) :], test.scenes, read),
         },
         notes=(
-            f"The readers learnt from {', '.join(map(str, sizes))} pairs of other scenes and "
-            "know codes only by their numbers. Metrics are those of the llm study.",
+            f"The readers are trained on {', '.join(map(str, sizes))} pairs of other scenes and "
+            "know codes by their numbers alone. The metrics are those of the llm study.",
         ),
     )
 
 
-def train_reader(
-    pairs: Pairs,
-    config: NetworkConfig,
-    *,
-    epochs: int,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    watch: Callable[[int, int], None] = lambda done, total: None,
-) -> Reader:
-    """A reader of the programs of one model, trained on pairs."""
-    if len(pairs.scenes) != len(pairs):
-        raise DataError(
-            "These programs come without scenes.", "Use scenes:?n=... or clevr:PATH, which have."
-        )
-    device = torch.device(device)
-    program = pairs.program.to(device)
-    scenes = tensored(pairs.scenes).to(device)
-    with seeded(seed):
-        reader = Reader(config, program.codebook_size, program.capacity).to(device)
-        fit(
-            reader,
-            lambda rows: reader.loss(program.codes[rows], program.active[rows], scenes[rows]),
-            len(pairs),
-            epochs=epochs,
-            seed=seed,
-            watch=watch,
-        )
-    return reader
-
-
 def curve_sizes(most: int, points: int) -> list[int]:
-    """`most` and its quarters, ascending; none under 32 pairs, which teach nothing."""
+    """`most`, a quarter of it and so on, ascending; sizes under 32 are left out."""
     return sorted({size for k in range(points) if (size := most // 4**k) >= 32} | {most})
 
 
 def draw_curve(sizes: list[int], scores: dict[str, Scores]) -> Figure:
-    """Each metric by the number of pairs, with its interval, over what a guess scores."""
+    """Each metric by the number of pairs, with its interval and the naive baseline."""
     shown = ("count_error", "attribute_accuracy", "placed_accuracy", "position_mae")
     figure = new_figure(10.0, 2.8)
-    for place, name in enumerate(shown):
-        title = METRICS[name].title.replace(", ", ",\n")
-        axes = plain_axes(figure, "pairs", title, 141 + place)
+    for column, name in enumerate(shown):
+        title = METRICS[name].replace(", ", ",\n")
+        axes = plain_axes(figure, "pairs", title, 141 + column)
         points = [scores[f"reader, {size} pairs"].intervals()[name] for size in sizes]
         value, low, high = zip(*points, strict=True)
         axes.fill_between(sizes, low, high, alpha=0.2, color=PALETTE[0], lw=0)
         axes.plot(sizes, value, "o-", color=PALETTE[0], label="reader")
-        guess = scores["naive"].intervals()[name].value
-        axes.axhline(guess, color=MUTED, ls="--", label="naive")
+        naive = scores[NAIVE].intervals()[name].value
+        axes.axhline(naive, color=MUTED, ls="--", label=NAIVE)
         axes.set_xscale("log")
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes], size=8)
         axes.minorticks_off()
-        if place == 0:
+        if column == 0:
             axes.legend(frameon=False, fontsize=8)
     return figure
 
 
-STUDY = Study(run=run, options=Options, needs=("scene",))
+ANALYSIS = Analysis(run=run, options=Options, needs=("scene",))

@@ -1,8 +1,7 @@
 """A small network that reads a program and writes the scene, object by object.
 
-The sequence it writes is: the number of objects; then for each of them, the nearest to the camera
-first, where it stands and then what it is, so that it can look up what is there knowing where to
-look.
+It writes the number of objects; then for each of them, nearest to the camera first, its cell on the
+ground and its attributes. The cell comes first, so that attributes are predicted given the place.
 """
 
 from __future__ import annotations
@@ -14,39 +13,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from strop.analysis.reading.consensus import Places, Words, consensus
+from strop.analysis.reading.pairs import ScenePairs
+from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
+from strop.analysis.small_transformer import (
+    CodeTransformer,
+    NetworkConfig,
+    StepProgress,
+    causal_mask,
+    layer_sizes,
+    train_network,
+)
 from strop.data.scenes.vocabulary import EXTENT, MAX_OBJECTS
 from strop.errors import DataError
 from strop.program import Program
-from strop.structure.consensus import Places, Words, consensus
-from strop.structure.fitting import NetworkConfig, layer_sizes
-from strop.structure.things import ATTRIBUTES, Thing, Things
+from strop.random import seeded
 
 CELLS = 24  # along each side of the ground: a quarter of a metre each
-BLUR = 0.25  # metres; how far from the right cell a guess still earns something
+BLUR = 0.25  # metres; standard deviation of the targets around the true cell
 SIZES = tuple(len(words) for words in ATTRIBUTES.values())
 _STEPS = 2 * MAX_OBJECTS + 1
 
 
-class Encoder(nn.Module):
-    """Active codes, by their number and their position, to a memory that can be attended to."""
-
-    def __init__(self, config: NetworkConfig, codebook_size: int, capacity: int) -> None:
-        super().__init__()
-        self.codes = nn.Embedding(codebook_size, config.width)
-        self.positions = nn.Parameter(torch.randn(capacity, config.width))
-        layer = nn.TransformerEncoderLayer(**layer_sizes(config))
-        self.layers = nn.TransformerEncoder(
-            layer, config.depth, nn.LayerNorm(config.width), enable_nested_tensor=False
-        )
-
-    def forward(self, codes: Tensor, active: Tensor) -> Tensor:
-        """Codes and mask `(B, K)` to the memory `(B, K, d)`."""
-        x = self.codes(codes) + self.positions[: codes.shape[1]]
-        return self.layers(x, src_key_padding_mask=~active)
-
-
 class Reader(nn.Module):
-    """Encoder, and a causal decoder over the steps of the scene's sequence."""
+    """A transformer over the codes, and a causal decoder over the steps of the scene."""
 
     near: Tensor
 
@@ -54,7 +44,7 @@ class Reader(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        self.encoder = Encoder(config, codebook_size, capacity)
+        self.encoder = CodeTransformer(config, codebook_size, capacity)
         self.start = nn.Parameter(torch.randn(width))
         self.steps = nn.Parameter(torch.randn(_STEPS, width))
         self.count_in = nn.Embedding(MAX_OBJECTS + 1, width)
@@ -74,11 +64,10 @@ class Reader(nn.Module):
     def decode(self, memory: Tensor, active: Tensor, written: Tensor) -> Tensor:
         """Memory `(B, K, d)` and the embedded steps so far `(B, T, d)` to states `(B, T, d)`."""
         length = written.shape[1]
-        causal = nn.Transformer.generate_square_subsequent_mask(length, self.device).bool()
         return self.layers(
             written + self.steps[:length],
             memory,
-            tgt_mask=causal,
+            tgt_mask=causal_mask(length, self.device),
             tgt_is_causal=True,
             memory_key_padding_mask=~active,
         )
@@ -94,13 +83,13 @@ class Reader(nn.Module):
         ).sum(0)
 
     def loss(self, codes: Tensor, active: Tensor, scenes: SceneTensors) -> Tensor:
-        """Mean cross-entropy of the number, and of each object's cell and words, per scene."""
+        """Mean cross-entropy of the count, and of each object's cell and words."""
         objects = torch.stack([self.embed_cells(scenes.cells), self.embed_words(scenes.words)], 2)
         written = torch.cat(
             [
                 self.start.expand(len(codes), 1, -1),
                 self.count_in(scenes.count)[:, None],
-                objects.flatten(1, 2)[:, :-1],  # what the last object is, nobody needs to know
+                objects.flatten(1, 2)[:, :-1],  # nothing follows the words of the last object
             ],
             dim=1,
         )
@@ -116,15 +105,17 @@ class Reader(nn.Module):
         )
         return count + ((cells + words) * scenes.present).sum() / scenes.present.sum()
 
-    def read(self, program: Program, *, samples: int = 16, seed: int = 0) -> list[Things]:
-        """The scenes of B programs: of `samples` readings of each, the consensus."""
+    def read(self, program: Program, *, samples: int = 16, seed: int = 0) -> list[Objects]:
+        """The scenes of B programs: the consensus of `samples` readings of each."""
         drawn = self._draw(program, samples, seed)
         return [named(*consensus(words, places)) if places.size else () for words, places in drawn]
 
-    def readings(self, program: Program, *, samples: int = 16, seed: int = 0) -> list[list[Things]]:
-        """For each of B programs, `samples` scenes by how plausible the reader finds them.
+    def readings(
+        self, program: Program, *, samples: int = 16, seed: int = 0
+    ) -> list[list[Objects]]:
+        """For each of B programs, `samples` scenes drawn from the reader's distribution.
 
-        All have as many objects as the median scene would.
+        All have the median number of objects.
         """
         drawn = self._draw(program, samples, seed)
         return [list(map(named, words, places)) for words, places in drawn]
@@ -133,7 +124,7 @@ class Reader(nn.Module):
     def _draw(
         self, program: Program, samples: int, seed: int, batch: int = 64
     ) -> Iterator[tuple[Words, Places]]:
-        """For each program, words `(S, n, 4)` and places `(S, n, 2)` of S readings."""
+        """Words `(S, n, 4)` and places `(S, n, 2)` of S readings of each program."""
         rows = program.as_batch().to(self.device)
         random = torch.Generator(self.device).manual_seed(seed)
         for start in range(0, len(rows), batch):
@@ -172,10 +163,10 @@ class Reader(nn.Module):
 
 @dataclass(frozen=True)
 class SceneTensors:
-    """N scenes of up to O objects, these in the order in which they are written.
+    """N scenes of up to O objects, in the order in which these are written.
 
     count    (N,) int64
-    cells    (N, O) int64 in [0, 24²): column times 24 plus row
+    cells    (N, O) int64 in [0, 24²): 24 times column plus row
     words    (N, O, 4) int64: index of each attribute's word
     present  (N, O) bool
     """
@@ -188,13 +179,13 @@ class SceneTensors:
     def __getitem__(self, rows: Tensor) -> SceneTensors:
         return SceneTensors(*(part[rows] for part in vars(self).values()))
 
-    def to(self, device: torch.device) -> SceneTensors:
+    def to(self, device: torch.device | str) -> SceneTensors:
         return SceneTensors(*(part.to(device) for part in vars(self).values()))
 
 
-def tensored(scenes: Sequence[Things]) -> SceneTensors:
-    """Scenes as the reader learns them."""
-    count = torch.tensor([len(things) for things in scenes])
+def scene_tensors(scenes: Sequence[Objects]) -> SceneTensors:
+    """Scenes as the tensors that the reader is trained on."""
+    count = torch.tensor([len(scene) for scene in scenes])
     slots = int(count.max())
     if slots > MAX_OBJECTS:
         raise DataError(
@@ -202,26 +193,26 @@ def tensored(scenes: Sequence[Things]) -> SceneTensors:
         )
     cells = torch.zeros(len(scenes), slots, dtype=torch.int64)
     words = torch.zeros(len(scenes), slots, len(SIZES), dtype=torch.int64)
-    for row, things in enumerate(scenes):
-        for slot, thing in enumerate(sorted(things, key=_nearness)):
-            cells[row, slot] = _cell(thing)
+    for row, scene in enumerate(scenes):
+        for slot, each in enumerate(sorted(scene, key=_depth)):
+            cells[row, slot] = _cell(each)
             words[row, slot] = torch.tensor(
-                [table.index(w) for table, w in zip(ATTRIBUTES.values(), thing.words, strict=True)]
+                [table.index(w) for table, w in zip(ATTRIBUTES.values(), each.words, strict=True)]
             )
     return SceneTensors(count, cells, words, torch.arange(slots) < count[:, None])
 
 
 def places_of(cells: Tensor) -> Tensor:
-    """The middle of each cell: `(...)` to `(..., 2)`, in metres, float64."""
+    """The centre of each cell: `(...)` to `(..., 2)`, in metres, float64."""
     along = torch.stack([cells // CELLS, cells % CELLS], dim=-1).double()
     return (along + 0.5) * (2 * EXTENT / CELLS) - EXTENT
 
 
-def named(words: Words, places: Places) -> Things:
+def named(words: Words, places: Places) -> Objects:
     """Objects from the indices of their words `(n, 4)` and their places `(n, 2)`."""
     tables = list(ATTRIBUTES.items())
     return tuple(
-        Thing(
+        SceneObject(
             **{name: table[w] for (name, table), w in zip(tables, word, strict=True)},
             x=float(x),
             y=float(y),
@@ -231,7 +222,7 @@ def named(words: Words, places: Places) -> Things:
 
 
 def cell_neighbours() -> Tensor:
-    """`(24², 24²)`: for each cell, how much of the target its neighbours share with it."""
+    """`(24², 24²)`: the target distribution over cells for each true cell."""
     at = (torch.arange(CELLS) + 0.5) * 2 * EXTENT / CELLS
     near = (-((at[:, None] - at) ** 2) / (2 * BLUR**2)).exp()
     near = near / near.sum(-1, keepdim=True)
@@ -239,18 +230,44 @@ def cell_neighbours() -> Tensor:
 
 
 def _choose(logits: Tensor, random: torch.Generator) -> Tensor:
-    """One of the last axis of `(B, M)`, by its probability: `(B,)`."""
+    """Indices `(B,)` drawn from logits `(B, M)`."""
     return torch.multinomial(logits.float().softmax(-1), 1, generator=random).squeeze(-1)
 
 
-def _nearness(thing: Thing) -> float:
-    """Smaller for objects nearer to the camera, which looks along -x and +y."""
-    return thing.y - thing.x
+def _depth(each: SceneObject) -> float:
+    """The distance along the viewing direction of the camera, which is (-1, 1)."""
+    return each.y - each.x
 
 
-def _cell(thing: Thing) -> int:
+def _cell(each: SceneObject) -> int:
     column, row = (
         min(max(int((along + EXTENT) / (2 * EXTENT) * CELLS), 0), CELLS - 1)
-        for along in (thing.x, thing.y)
+        for along in (each.x, each.y)
     )
     return column * CELLS + row
+
+
+def train_reader(
+    pairs: ScenePairs,
+    config: NetworkConfig,
+    *,
+    epochs: float,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    progress: StepProgress | None = None,
+) -> Reader:
+    """A reader of the programs of one model, trained on pairs."""
+    if len(pairs.scenes) != len(pairs):
+        raise DataError(
+            "These programs have no scenes.", "Use data with scenes: scenes:?n=... or clevr:PATH."
+        )
+    program = pairs.program.to(device)
+    scenes = scene_tensors(pairs.scenes).to(device)
+    with seeded(seed):
+        reader = Reader(config, program.codebook_size, program.capacity).to(device)
+
+        def loss(rows: Tensor) -> Tensor:
+            return reader.loss(program.codes[rows], program.active[rows], scenes[rows])
+
+        train_network(reader, loss, len(pairs), epochs=epochs, seed=seed, progress=progress)
+    return reader

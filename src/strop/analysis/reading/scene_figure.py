@@ -1,4 +1,4 @@
-"""Scenes seen from above, beside the image: what is there and what was read."""
+"""Figures of scenes from above: the truth and what was read, beside the image."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from strop.analysis.scene_objects import Objects
 from strop.data.scenes import vocabulary
 from strop.figures import MUTED, new_figure, show_image
-from strop.structure.things import Things
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,8 +23,8 @@ COLORS = dict(zip(vocabulary.COLORS, vocabulary.RGB, strict=True))
 REACH = vocabulary.EXTENT * 2**0.5 + 0.4
 
 
-def draw_scenes(images: Tensor, truth: Sequence[Things], read: Sequence[Things | None]) -> Figure:
-    """A column for each of the first scenes: image `(B, 3, H, W)`, what is there, what was read."""
+def draw_scenes(images: Tensor, truth: Sequence[Objects], read: Sequence[Objects | None]) -> Figure:
+    """A column for each of the first scenes: image `(B, 3, H, W)`, truth, and what was read."""
     count = min(SHOWN, len(truth))
     figure = new_figure(1.7 * count, 5.2)
     axes = figure.subplots(3, count, squeeze=False)
@@ -32,7 +32,7 @@ def draw_scenes(images: Tensor, truth: Sequence[Things], read: Sequence[Things |
         show_image(axes[0, column], images[column], f"{len(truth[column])} objects")
         _from_above(axes[1, column], truth[column])
         _from_above(axes[2, column], read[column] or ())
-    axes[1, 0].set_ylabel("there")
+    axes[1, 0].set_ylabel("truth")
     axes[2, 0].set_ylabel("read")
     figure.supxlabel(
         "from above, camera below; squares: cubes, triangles: cylinders; outlined: metal", size=8
@@ -40,16 +40,16 @@ def draw_scenes(images: Tensor, truth: Sequence[Things], read: Sequence[Things |
     return figure
 
 
-def _from_above(axes: Axes, things: Things) -> None:
-    # The camera looks along -x and +y: turned so, left is left and near is below.
-    for thing in things:
+def _from_above(axes: Axes, scene: Objects) -> None:
+    # The camera looks along -x and +y. After this rotation it looks up from below.
+    for each in scene:
         axes.scatter(
-            (thing.x + thing.y) / 2**0.5,
-            (thing.y - thing.x) / 2**0.5,
-            s=AREA[thing.size],
-            marker=MARKS[thing.shape],
-            color=tuple(part / 255 for part in COLORS[thing.color]),
-            edgecolors=INK[thing.material],
+            (each.x + each.y) / 2**0.5,
+            (each.y - each.x) / 2**0.5,
+            s=AREA[each.size],
+            marker=MARKS[each.shape],
+            color=tuple(part / 255 for part in COLORS[each.color]),
+            edgecolors=INK[each.material],
             linewidths=1.6,
         )
     axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), xticks=[], yticks=[], aspect="equal")

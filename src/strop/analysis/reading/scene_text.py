@@ -1,4 +1,4 @@
-"""Scenes as the short text of the paper's prompt, and back from whatever a model answers."""
+"""Scenes as the short text of the paper's prompt, and parsing of the answers of models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from strop.structure.things import Thing, Things
+from strop.analysis.scene_objects import Objects, SceneObject
 
 SHORT: dict[str, dict[str, str]] = {
     "color": {
@@ -53,29 +53,29 @@ def legend() -> str:
     )
 
 
-def write_scene(things: Things) -> str:
-    """Compact JSON with short keys and words, places to two decimals."""
+def write_scene(scene: Objects) -> str:
+    """Compact JSON with short keys and words, positions to two decimals."""
     objects = [
-        {key: SHORT[name][getattr(thing, name)] for name, key in KEYS.items()}
-        | {"p": [round(thing.x, 2), round(thing.y, 2)]}
-        for thing in things
+        {key: SHORT[name][getattr(each, name)] for name, key in KEYS.items()}
+        | {"p": [round(each.x, 2), round(each.y, 2)]}
+        for each in scene
     ]
     return json.dumps({"o": objects}, separators=(",", ":"))
 
 
 def write_codes(codes: Sequence[int]) -> str:
-    """A program's active codes as the prompt gives them."""
+    """The active codes of a program as the prompt gives them."""
     return " ".join(map(str, codes))
 
 
 def scene_prompt(
     codes: Sequence[int],
-    shots: Sequence[tuple[Sequence[int], Things]],
+    shots: Sequence[tuple[Sequence[int], Objects]],
     codebook_size: int,
     *,
     think: bool = False,
 ) -> str:
-    """The paper's prompt, the shots as (codes, scene), and the codes to be read."""
+    """The paper's prompt, examples (codes, scene), and the codes to read."""
     lines = [
         PROMPT.format(
             size=codebook_size,
@@ -84,28 +84,28 @@ def scene_prompt(
             think=THINK if think else "",
         )
     ]
-    lines += [f"Codes: {write_codes(c)}\nJSON: {write_scene(things)}" for c, things in shots]
+    lines += [f"Codes: {write_codes(c)}\nJSON: {write_scene(scene)}" for c, scene in shots]
     lines.append(f"Codes: {write_codes(codes)}\nJSON:")
     return "\n\n".join(lines)
 
 
-def read_scene(text: str) -> Things | None:
-    """The scene in a model's answer, or None if there is none.
+def read_scene(text: str) -> Objects | None:
+    """The scene in a model's answer, or None if it cannot be parsed.
 
-    Thoughts in <think> tags, prose, code fences and long instead of short words are read past;
-    the last scene counts, for models tend to draft. An object with a word outside the vocabulary
-    or without a place makes the whole answer a failure: guessing for the model would flatter it.
+    <think> blocks, prose and code fences are ignored, and long words are accepted. The last scene
+    counts, because models draft. One object with an unknown word or without a position makes the
+    whole answer a failure.
     """
     for candidate in reversed(list(_json_objects(without_thoughts(text)))):
         objects = candidate.get("o", candidate.get("objects"))
         if isinstance(objects, list):
-            things = [_read_thing(entry) for entry in objects]
-            return None if None in things else tuple(thing for thing in things if thing)
+            scene = [_read_object(entry) for entry in objects]
+            return None if None in scene else tuple(each for each in scene if each)
     return None
 
 
 def without_thoughts(text: str) -> str:
-    """What follows the last `</think>`; nothing, if a thought was begun and never ended."""
+    """The text after the last `</think>`; empty if a <think> block is not closed."""
     answer = text.rpartition("</think>")[2]
     return answer.partition("<think>")[0]
 
@@ -124,7 +124,7 @@ def _json_objects(text: str) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def _read_thing(entry: object) -> Thing | None:
+def _read_object(entry: object) -> SceneObject | None:
     if not isinstance(entry, Mapping):
         return None
     words = {}
@@ -137,11 +137,11 @@ def _read_thing(entry: object) -> Thing | None:
     if not isinstance(place, list) or len(place) < 2:
         return None
     x, y = (_number(value) for value in place[:2])
-    return None if x is None or y is None else Thing(**words, x=x, y=y)
+    return None if x is None or y is None else SceneObject(**words, x=x, y=y)
 
 
 def _number(value: object) -> float | None:
-    """A finite number, also where it was written as a string; None for all else."""
+    """A finite number, which may be a string; otherwise None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
