@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.findings import Table
+from strop.analysis.metric_info import METRICS
+from strop.analysis.page import Block, Picture, Text, to_markdown
 from strop.errors import DataError
 from strop.evaluation.clevr import figures, tables
 from strop.evaluation.clevr.rows import DATA, FACTS, HELD_OUT, Row, read_rows
-from strop.evaluation.measures import MEASURES
-from strop.evaluation.page import Block, Picture, Table, Text, to_markdown
 from strop.figures import save_figure
 from strop.files import read_json
 
@@ -64,7 +65,7 @@ def block(
 def mean_image(_: Sequence[Row]) -> Iterator[Block]:
     """What one image for all has, which says how little SSIM tells of ours."""
     found = read_json(MEAN_IMAGE, "benchmark", 1)["sets"]
-    told = (f"{MEASURES['ssim'].format(found[kind]['ssim'])} on {DATA[kind]}" for kind in DATA)
+    told = (f"{METRICS['ssim'].format(found[kind]['ssim'])} on {DATA[kind]}" for kind in DATA)
     yield Text(f"The mean image, one for all, has SSIM {', '.join(told)}.")
 
 
@@ -97,7 +98,7 @@ def follow(rows: Sequence[Row]) -> Iterator[Block]:
         "number of objects, the share of the image that they cover, and the length of their "
         "outlines:"
     )
-    yield Table(header, [line(f"`{row.name}`", found["rows"][row.name]) for row in kept])
+    yield Table("", header, [line(f"`{row.name}`", found["rows"][row.name]) for row in kept])
     yield Text(f"The same of {found['images']:,} scenes, without a model:")
     fields = [
         line(f"`{teacher}`: {FIELDS_TELL[name]}", each)
@@ -108,7 +109,7 @@ def follow(rows: Sequence[Row]) -> Iterator[Block]:
         line("the number of objects", found["objects"]),
         line("outlines² / cover", found["isoperimetric"]),
     ]
-    yield Table(header, [*truth, *fields])
+    yield Table("", header, [*truth, *fields])
 
 
 def draw_figures() -> None:

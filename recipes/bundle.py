@@ -19,9 +19,9 @@ import torch
 from measure import fields_of, images_of, measure, object_counts
 
 import strop
+from strop.analysis.alignment import HEADLINE, evaluate_model
+from strop.analysis.subject import encode_fields
 from strop.data.spec import open_dataset
-from strop.evaluation.alignment import HEADLINE, evaluate_model
-from strop.evaluation.features import encode_fields
 from strop.files import read_json, write_json
 from strop.model.checkpoint import load_folder, save_folder
 from strop.model.tokenizer import Tokenizer

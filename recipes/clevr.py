@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from measure import length_by_objects
 
+from strop.analysis.evaluate import evaluate
 from strop.cli.console import err
 from strop.data.spec import open_dataset
 from strop.evaluation.clevr.rows import FACTS
-from strop.evaluation.suites import evaluate
 from strop.files import read_json, write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, Run
 from strop.training.decoder import train_decoder

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from strop.analysis.alignment import align
+from strop.analysis.rate import compare_lengths, curves_of
+from strop.analysis.subject import encode_fields
 from strop.data.record import Dataset
 from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.data.stream import image_batches
-from strop.evaluation.alignment import align
-from strop.evaluation.features import encode_fields
-from strop.evaluation.rate import compare_lengths, curves_of
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import bootstrap, pearson, spearman
 from strop.training.decoder import measure_decoder

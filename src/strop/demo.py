@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from strop.analysis.counterfactual import erasure
 from strop.data.scenes import ScenesDataset, object_counts
 from strop.errors import DataError
 from strop.figures import (
@@ -27,7 +28,6 @@ from strop.metrics import r2, r2_centred
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.analysis.counterfactual import erasure
 
 COUNTS = (3, 5, 8, 10)
 """How many objects the scenes have: the first of `SEED` with each number is shown."""

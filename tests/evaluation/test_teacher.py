@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from strop.analysis.probes.protocol import PAPER
 from strop.data.record import VOID, Record
 from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.errors import DataError
 from strop.evaluation import teacher as module
-from strop.evaluation.probes.protocol import PAPER
 from strop.evaluation.teacher import grouping_auc, teacher_quality
 
 

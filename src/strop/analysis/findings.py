@@ -84,19 +84,21 @@ def write_findings(
     """Write findings into a folder, each file atomically; return the content of NAME.json.
 
     kind    the kind of file that NAME.json says it is: `study` or `evaluation`
-    header  what was analysed: the first keys of NAME.json, at least `images` and `data`
+    header  what was analysed: the first keys of NAME.json, at least `model`, `data` and, if it is
+            not among the findings' numbers, `images`
     """
     folder = Path(folder)
+    result = {**header, **findings.content()}
     for title, figure in findings.figures.items():
         save_figure(figure, folder / f"{name}-{title}.png")
     for inside, content in findings.files.items():
         with atomic_path(folder / inside) as temporary:
             temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    model = header["model"]
+    model = result["model"]
     shown = model if isinstance(model, str) else model["fingerprint"]
     parts = [
         f"# {name}",
-        f"{header['images']} images of `{header['data']}`, model `{shown}`.",
+        f"{result['images']} images of `{result['data']}`, model `{shown}`.",
         *(table.markdown() for table in findings.tables),
         *(f"![{title}]({name}-{title}.png)" for title in findings.figures),
         *(f"[{path}]({path})" for path in findings.files if path.endswith(".html")),
@@ -104,7 +106,7 @@ def write_findings(
     ]
     write_text(folder / f"{name}.md", "\n\n".join(parts) + "\n")
     path = folder / f"{name}.json"
-    write_json(path, kind, FORMAT, {**header, **findings.content()})
+    write_json(path, kind, FORMAT, result)
     return read_json(path, kind, FORMAT)
 
 

@@ -25,14 +25,14 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from strop.analysis.findings import Findings, read_findings, write_findings
 from strop.analysis.registry import ANALYSES, STUDIES
 from strop.analysis.subject import Subject
-from strop.config import from_dict, to_dict
+from strop.config import flatten, from_dict, to_dict
 from strop.data.record import Record, first_readable
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError, did_you_mean
@@ -69,8 +69,7 @@ def find_analysis(
             f"There is no {what} {name!r}.",
             f"{did_you_mean(name, known)}Choose one of {', '.join(known)}.",
         )
-    module = importlib.import_module(ANALYSES[name].module)
-    return module.ANALYSIS if hasattr(module, "ANALYSIS") else _ported(module.STUDY)
+    return importlib.import_module(ANALYSES[name].module).ANALYSIS
 
 
 def make_options(analysis: Analysis, name: str, values: Mapping[str, Any]) -> Any:
@@ -112,6 +111,21 @@ def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> N
             )
 
 
+def check_subject(analysis: Analysis, name: str, subject: Subject, options: Any) -> None:
+    """Refuse a model or data that the analysis cannot use, before anything is encoded."""
+    subjects = [subject]
+    if analysis.fits:
+        if subject.train is None:
+            raise DataError(
+                f"{name} is fitted on data, and there is none for {subject.data}.",
+                "Give it with --train SPEC.",
+            )
+        subjects.append(subject.train)
+    for each in subjects if analysis.needs else ():
+        check_needs(analysis.needs, first_readable(each.dataset), name, each.data)
+    analysis.check(subject, options)
+
+
 def run_study(
     tokenizer: Tokenizer,
     name: str,
@@ -123,25 +137,24 @@ def run_study(
     workers: int = 0,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Run the analysis `name` on the dataset `data`; return the content of OUT/NAME.json.
+    """Run the study `name` on the dataset `data`; return the content of OUT/NAME.json.
 
-    `options` are values for the analysis's own options. `batch` images are encoded at a time, and
+    `options` are values for the study's own options. `batch` images are encoded at a time, and
     `workers` processes read them. A result of the same model, data and options is not computed
-    again.
+    again; any other is replaced.
     """
     analysis = find_analysis(name, STUDIES, "study")
     chosen = make_options(analysis, name, options or {})
-    dataset = open_dataset(data)
-    check_needs(analysis.needs, first_readable(dataset), name, data)
     subject = Subject(
         tokenizer=tokenizer,
-        dataset=dataset,
+        dataset=open_dataset(data),
         data=data,
         folder=Path(out),
         batch=batch,
         workers=workers,
         progress=progress,
     )
+    check_subject(analysis, name, subject, chosen)
     header = {
         "study": name,
         "model": tokenizer.identity.codes,
@@ -156,33 +169,31 @@ def run_study(
     return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
 
 
-def identities(subject: Subject, analysis: Analysis) -> dict[str, str]:
-    """The identities of everything that can change the result, by role."""
-    found = {"model": subject.tokenizer.identity.codes, "data": subject.data}
-    return found | ({} if subject.train is None else {"train": subject.train.data})
+def identities(subject: Subject, analysis: Analysis) -> dict[str, Any]:
+    """The identities of everything that can change the result: the model's by role, the data's."""
+    tokenizer = subject.tokenizer
+    model = {"codes": tokenizer.identity.codes, "teacher": tokenizer.config.teacher.name}
+    train = {} if subject.train is None else {"train": subject.train.data}
+    return {"model": model, "data": subject.data, **train}
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The keys of `wanted` whose values are not those of the result `found`."""
-    return [key for key, value in wanted.items() if found.get(key) != value]
+_WORDS = str.maketrans("._", "  ")
+IDENTIFYING = ("seed", "protocol", "options", "identities")
+"""The keys of a result that decide whether it can be used again."""
 
 
-def _ported(study: Any) -> Analysis:
-    """A study with the interface of `strop.structure.study`, until none is left."""
-    old = importlib.import_module("strop.structure.study")
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """In what a stored result is not the wanted one, as words: `model codes`: (found, wanted)."""
 
-    def run(subject: Subject, options: Any) -> Findings:
-        records = subject.records
-        masks = {name: getattr(records, name) for name in ("semantic", "instance")}
-        wide = {name: mask.long() for name, mask in masks.items() if mask is not None}
-        encoded = old.Encoded(
-            data=subject.data,
-            records=replace(records, **wide),
-            program=subject.program,
-            classes=subject.classes,
-            label_names=subject.label_names,
+    def facts(result: Mapping[str, Any]) -> dict[str, Any]:
+        return flatten({key: result[key] for key in IDENTIFYING if key in result})
+
+    old, new = facts(found), facts(wanted)
+    return {
+        key.removeprefix("options.").removeprefix("identities.").translate(_WORDS): (
+            old.get(key),
+            new.get(key),
         )
-        job = old.Job(subject.folder, subject.progress)
-        return Findings(**vars(study.run(subject.tokenizer, encoded, options, job)))
-
-    return Analysis(run=run, options=study.options, needs=study.needs)
+        for key in (*new, *old)
+        if old.get(key) != new.get(key)
+    }

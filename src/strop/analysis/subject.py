@@ -18,7 +18,7 @@ from torch import Tensor
 from strop.data.record import VOID, Batch, Dataset
 from strop.data.stream import record_batches
 from strop.errors import DataError
-from strop.model.tokenizer import Tokenizer
+from strop.model.tokenizer import Encoding, Tokenizer
 from strop.program import Program
 from strop.progress import Progress, no_progress
 
@@ -120,7 +120,8 @@ class Subject:
         """Records, programs and z, in the order of the dataset; fields go into `fields`."""
         tokenizer, config = self.tokenizer, self.tokenizer.config
         batches: list[Batch] = []
-        codes, lengths, z, done = [], [], [], 0
+        programs: list[Program] = []
+        z, done = [], 0
         for batch in record_batches(
             self.dataset,
             size=config.image_size,
@@ -132,21 +133,12 @@ class Subject:
             encoding = tokenizer.analyse(batch.images, batch=self.batch)
             if fields is not None:
                 fields[done : done + len(batch)] = encoding.field.cpu()
-            codes.append(encoding.codes.cpu())
-            lengths.append(encoding.lengths.cpu())
+            programs.append(program_of(tokenizer, encoding, batch.names).to("cpu"))
             z.append(encoding.z.float().cpu())
-            batches.append(_narrow(batch))
+            batches.append(narrow(batch))
             done += len(batch)
             self.progress("encoding", done, len(self.dataset))
-        records = concatenate(batches)
-        program = Program(
-            codes=torch.cat(codes),
-            lengths=torch.cat(lengths),
-            codebook_size=config.quantizer.codes,
-            model=tokenizer.identity.codes,
-            names=records.names,
-        )
-        return records, program, torch.cat(z)
+        return concatenate(batches), Program.cat(programs), torch.cat(z)
 
     def _room(self, images: int) -> Tensor:
         """An empty tensor for the fields of that many images, in memory or in a file."""
@@ -165,6 +157,22 @@ class Subject:
                     "Use fewer images (limit=N), or set TMPDIR to a larger disk.",
                 ) from error
             return torch.from_file(file.name, shared=True, size=math.prod(shape)).view(shape)
+
+
+def encode_fields(tokenizer: Tokenizer, fields: Tensor, *, batch: int = 64) -> Program:
+    """Fields (n, S, d_enc) in the teacher's scale to the programs that their images would have."""
+    return program_of(tokenizer, tokenizer.analyse_field(fields, batch=batch))
+
+
+def program_of(tokenizer: Tokenizer, encoding: Encoding, names: tuple[str, ...] = ()) -> Program:
+    """The programs in an encoding, with the lengths that the model chose."""
+    return Program(
+        codes=encoding.codes,
+        lengths=encoding.lengths,
+        codebook_size=tokenizer.config.quantizer.codes,
+        model=tokenizer.identity.codes,
+        names=names,
+    )
 
 
 def concatenate(batches: list[Batch]) -> Batch:
@@ -199,7 +207,7 @@ def _digest(image: Tensor) -> bytes:
     return hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest()
 
 
-def _narrow(batch: Batch) -> Batch:
+def narrow(batch: Batch) -> Batch:
     """The batch with masks in the smallest type that holds their ids."""
     semantic, instance = batch.semantic, batch.instance
     return replace(

@@ -22,11 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.data.record import VOID, Dataset
+from strop.analysis.frame import check_needs
+from strop.analysis.probes.multilabel import MultilabelTask
+from strop.analysis.probes.probe import run_probe
+from strop.analysis.probes.protocol import PAPER
+from strop.analysis.probes.segmentation import SegmentationTask, class_shares
+from strop.analysis.probes.splits import check_classes
+from strop.data.record import VOID, Dataset, first_readable
 from strop.data.stream import record_batches
-from strop.evaluation.probes.checks import check_datasets
-from strop.evaluation.probes.protocol import PAPER
-from strop.evaluation.probes.tasks import MultilabelTask, SegmentationTask, class_shares, run
 from strop.metrics import effective_rank
 from strop.model.teacher import Teacher
 from strop.statistics import ranks
@@ -58,8 +61,12 @@ def teacher_quality(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """All figures of a teacher, on the device it is on. The datasets have masks and labels."""
-    check_datasets(train, val, "semantic")
-    check_datasets(train, val, "labels")
+    for dataset in (train, val):
+        check_needs(
+            ("semantic", "labels"), first_readable(dataset), "teacher quality", dataset.name
+        )
+    for names in ("classes", "label_names"):
+        check_classes(train, val, names)
     device = teacher.mean.device
     total = len(train) + len(val)
 
@@ -71,14 +78,14 @@ def teacher_quality(
     locations, classes = seen.fields.shape[1], len(train.classes)
     protocol = PAPER.multilabel
     assert protocol is not None
-    segmentation, _ = run(
+    segmentation, _ = run_probe(
         SegmentationTask(seen.semantic, held.semantic, classes, locations, PAPER.segmentation),
         seen.fields,
         held.fields,
         seed=seed,
         device=device,
     )
-    multilabel, _ = run(
+    multilabel, _ = run_probe(
         MultilabelTask(seen.labels, held.labels, protocol),
         seen.fields,
         held.fields,

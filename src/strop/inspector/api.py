@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from fastapi import APIRouter, Path
 from torch import Tensor
 
+from strop.analysis.counterfactual import erasure, pair_erasure
 from strop.data.scenes import ScenesDataset, object_counts
 from strop.data.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 from strop.errors import ProgramError
@@ -43,7 +44,6 @@ from strop.inspector.schema import (
 )
 from strop.metrics import cosine, r2, r2_centred
 from strop.program import Program, check_range
-from strop.analysis.counterfactual import erasure, pair_erasure
 
 Code = Annotated[int, Path(ge=0, lt=2**31)]
 REFUSALS = {

@@ -10,6 +10,7 @@ from threading import Event, Thread
 import torch
 from torch import Tensor
 
+from strop.analysis.counterfactual import pair_erasure
 from strop.data.layout import list_files
 from strop.data.scenes import ScenesDataset
 from strop.errors import DataError, ImageError
@@ -17,7 +18,6 @@ from strop.images import fit_square, read_image
 from strop.inspector.engine import Engine
 from strop.inspector.pictures import thumbnail
 from strop.program import Program
-from strop.analysis.counterfactual import pair_erasure
 
 SCENES = 32
 SCENE_SIZE = 128  # larger ones would keep the processor from the first visitor

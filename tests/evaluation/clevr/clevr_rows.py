@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.evaluate import KIND
+from strop.analysis.findings import FORMAT
 from strop.config import to_dict
 from strop.data.scenes.sampling import object_counts
-from strop.evaluation.parts import FORMAT, KIND
 from strop.files import format_tag, write_json
 from strop.training.callbacks import METRICS_FORMAT
 from strop.training.preset import load_preset

@@ -10,12 +10,12 @@ import pytest
 from clevr_rows import line_of, write_row
 from typer.testing import CliRunner
 
+from strop.analysis.page import Block, to_markdown
 from strop.cli import app
 from strop.errors import DataError
 from strop.evaluation.clevr import tables
 from strop.evaluation.clevr.figures import draw_figures
 from strop.evaluation.clevr.rows import Row, read_rows
-from strop.evaluation.page import Block, to_markdown
 
 PRICE = {"curriculum.oracle": "price"}
 

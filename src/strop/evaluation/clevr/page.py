@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from strop.analysis.page import Block, Heading, Picture, Text
 from strop.evaluation.clevr import tables
 from strop.evaluation.clevr.figures import CAPTIONS, draw_figures
 from strop.evaluation.clevr.rows import Row
-from strop.evaluation.page import Block, Heading, Picture, Text
 from strop.figures import save_figure
 
 TRIALS_NOTE = (
