@@ -59,7 +59,9 @@ def show_heat(
     axes.imshow(grey, cmap="gray", alpha=0.5)
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     most = float(heat.abs().max()) or 1.0
-    scale: dict[str, Any] = {"cmap": DIVERGING, "vmin": -most, "vmax": most} if signed else {"cmap": HEAT}
+    scale: dict[str, Any] = {"cmap": HEAT}
+    if signed:
+        scale = {"cmap": DIVERGING, "vmin": -most, "vmax": most}
     axes.imshow(heat.detach().cpu().float().numpy(), alpha=0.65, extent=extent, **scale)
     axes.set_axis_off()
     axes.set_title(title, size=8)
