@@ -35,7 +35,7 @@ def main() -> None:
         run_study(
             tokenizer, name, arguments.test, arguments.out, options, batch=250, progress=report
         )
-        keep(out, name, "scenes", Path(arguments.model).name, private="")
+        keep(arguments.out, name, "scenes", Path(arguments.model).name, private="")
 
 
 def report(task: str, done: int, total: int) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
 
-from strop.analysis.frame import run_study
+from strop.analysis import grammar
+from strop.analysis.frame import identities, run_study
+from strop.analysis.subject import Subject
+from strop.data.spec import open_dataset
 from strop.errors import ConfigError
 from strop.images import save_image
 
@@ -59,3 +63,16 @@ def test_a_broken_first_image_is_skipped(tokenizer, tmp_path):
     with pytest.warns(UserWarning, match="1 of 5 records"):
         found = run_study(tokenizer, "complexity", f"folder:{tmp_path}", tmp_path / "out")
     assert found["images"] == 4
+
+
+def test_a_result_depends_on_the_files_of_further_data(tokenizer, tmp_path):
+    picture = tmp_path / "0.png"
+    save_image(picture, torch.zeros(3, 64, 64, dtype=torch.uint8))
+    dataset = open_dataset("scenes:?n=3&size=64")
+    subject = Subject(tokenizer=tokenizer, dataset=dataset, data="scenes:")
+    options = grammar.Options(pairs=f"folder:{tmp_path}")
+    first = identities(subject, grammar.ANALYSIS, options)
+    assert identities(subject, grammar.ANALYSIS, options) == first
+    assert "pairs" not in identities(subject, grammar.ANALYSIS, grammar.Options())
+    os.utime(picture, ns=(1, 1))
+    assert identities(subject, grammar.ANALYSIS, options)["pairs"] != first["pairs"]

@@ -17,19 +17,16 @@ from tiny_training import tiny_config, tiny_fields, tiny_preset
 
 from strop.config import override
 from strop.data.spec import open_dataset
-from strop.errors import ConfigError, FormatError, TrainingError
+from strop.errors import FormatError, TrainingError
 from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig, load_teacher
 from strop.training import features
-from strop.training.callbacks import read_metrics
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
 from strop.training.draws import Order, versions
 from strop.training.features import (
-    Seen,
     compute_fields,
     open_fields,
-    outlines_of,
     view_images,
     write_fields,
 )
@@ -63,18 +60,16 @@ def picture_config(**changes):
     return tiny_config(teacher=TeacherConfig(name="random:tiny", width=192, scale=0.4), **changes)
 
 
-def cached(path, fields=None, outlines=None, **changes):
+def cached(path, fields=None, **changes):
     about = {"teacher": "random:tiny", "data": "here", "size": 32, "fit": "squash"}
     about |= {"training": TrainingConfig(), **changes}
     fields = tiny_fields(10) if fields is None else fields
-    parts = itertools.repeat(None) if outlines is None else outlines.split(4)
-    chunks = (Seen(*chunk) for chunk in zip(fields.split(4), parts, strict=False))
-    return write_fields(path, chunks, images=len(fields), **about)
+    return write_fields(path, iter(fields.split(4)), images=len(fields), **about)
 
 
 def all_fields(dataset, teacher, training):
     chunks = compute_fields(dataset, teacher, size=32, fit="squash", training=training)
-    return torch.cat([chunk.fields for chunk in chunks])
+    return torch.cat(list(chunks))
 
 
 def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tmp_path):
@@ -88,7 +83,7 @@ def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tm
             TrainingConfig(),
             progress=lambda done, total: told.append((done, total)),
         )
-    assert cache.seen.fields.shape == (12, 2, 4, 192)  # the broken one is left out
+    assert cache.fields.shape == (12, 2, 4, 192)  # the broken one is left out
     assert told[-1] == (12, 13)
     dataset = open_dataset(f"folder:{pictures}")
     chunks = compute_fields(
@@ -100,11 +95,10 @@ def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tm
         batch=3,
         report=reports.append,
     )
-    fields, again = cache.seen.fields, torch.cat([chunk.fields for chunk in chunks])
+    fields, again = cache.fields, torch.cat(list(chunks))
     assert torch.allclose(fields.float(), again.float(), atol=0.05)
     assert "05-broken" in reports[0]
     assert not torch.equal(fields[:, 0], fields[:, 1])
-    assert cache.seen.outlines is None
     cache.check(config, TrainingConfig())
 
 
@@ -114,63 +108,7 @@ def test_the_cache_is_an_ordinary_safetensors_file(tmp_path):
     with safe_open(cache.path, "pt") as file:
         assert torch.equal(file.get_tensor("fields"), fields)
         assert file.metadata()["format"] == "strop.fields/1"
-    assert torch.equal(cache.seen.fields, fields)
-
-
-def test_outlines_are_a_second_tensor_of_the_same_file(tmp_path):
-    fields, outlines = tiny_fields(10), torch.rand(10, 2)
-    cache = cached(tmp_path / "cache.safetensors", fields, outlines, zoom=3)
-    with safe_open(cache.path, "pt") as file:
-        assert torch.equal(file.get_tensor("fields"), fields)
-        assert torch.equal(file.get_tensor("outlines"), outlines)
-    for each in (cache, open_fields(cache.path)):
-        assert torch.equal(each.seen.fields, fields)
-        assert torch.equal(each.seen.outlines, outlines)
-        assert each.zoom == 3
-    cache.path.write_bytes(cache.path.read_bytes()[:-4])
-    with pytest.raises(FormatError, match="cut short"):
-        open_fields(cache.path)
-
-
-def test_a_cache_without_the_outlines_that_a_run_asks_for_is_refused(tmp_path):
-    path = tmp_path / "cache.safetensors"
-    plain = cached(path)
-    plain.check(tiny_config(), TrainingConfig())
-    with pytest.raises(TrainingError, match=r"has no outlines; curriculum.oracle_zoom is 4"):
-        plain.check(tiny_config(), TrainingConfig(), 4)
-    seen = cached(path, outlines=torch.rand(10, 2), zoom=3)
-    seen.check(tiny_config(), TrainingConfig())  # of no use, but no harm
-    seen.check(tiny_config(), TrainingConfig(), 3)
-    with pytest.raises(TrainingError, match=r"has outlines at a zoom of 3; .*oracle_zoom is 4"):
-        seen.check(tiny_config(), TrainingConfig(), 4)
-
-
-def test_outlines_are_those_of_the_enlarged_image(teacher):
-    image = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    image[1, :, 8:24, 8:24] = 255  # a square, which an even image has not
-    plain, square = outlines_of(teacher, image, 2).tolist()
-    assert square > plain
-    # Twice as close, a square image of 32 px is one of 64 px: 4 by 4 locations.
-    field = teacher(image, zoom=2).unflatten(1, (4, 4))
-    large = torch.nn.functional.interpolate(image.float(), (64, 64), mode="bicubic", antialias=True)
-    assert torch.allclose(field, teacher(large).unflatten(1, (4, 4)), atol=1e-4)
-    steps = [field.diff(dim=axis).square().mean(-1).sqrt().flatten(1) for axis in (1, 2)]
-    expected = torch.cat(steps, dim=1).mean(1)
-    assert outlines_of(teacher, image, 2).tolist() == pytest.approx(expected.tolist())
-
-
-def test_a_large_batch_is_looked_at_in_parts(teacher, monkeypatch):
-    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8)
-    seen = []
-
-    def watched(part, zoom):
-        seen.append(len(part))
-        return teacher(part, zoom)
-
-    whole = outlines_of(watched, images, 2)
-    monkeypatch.setattr(features, "_LOCATIONS_AT_ONCE", 40)  # two images of 4 by 4
-    assert outlines_of(watched, images, 2).tolist() == pytest.approx(whole.tolist(), rel=1e-4)
-    assert seen == [5, 2, 2, 1]
+    assert torch.equal(cache.fields, fields)
 
 
 def test_a_cache_that_does_not_fit_is_refused_by_name(tmp_path):
@@ -223,7 +161,7 @@ def test_damaged_caches_are_recognised(tmp_path):
 
 def test_a_full_disk_leaves_no_half_cache(tmp_path, monkeypatch):
     def fails():
-        yield Seen(tiny_fields(4), None)
+        yield tiny_fields(4)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(TrainingError, match="No space left"):
@@ -308,71 +246,6 @@ def test_online_cached_and_resident_images_give_the_same_fields(pictures, teache
             field = source.field_of(next(source.batches(step)))
             # the loader resizes in bytes, which may be a grey level off, and the cache is bf16
             assert torch.nn.functional.cosine_similarity(field, expected, dim=-1).min() > 0.99
-
-
-def test_online_cached_and_resident_images_give_the_same_outlines(pictures, teacher):
-    dataset = open_dataset(f"folder:{pictures}?limit=5")
-    training = TrainingConfig(batch=4, seed=1, flip=False)
-    where = {"size": 32, "fit": "squash"}
-    made = [*compute_fields(dataset, teacher, training=training, zoom=2, **where)]
-    fields, outlines = (torch.cat(parts) for parts in zip(*made, strict=True))
-    assert outlines.shape == (5, 1)
-    from_cache = FieldSource(fields, training, ALONE, device=CPU, outlines=outlines)
-    online = ImageSource(dataset, teacher, training, ALONE, device=CPU, zoom=2, **where)
-    images = torch.stack([dataset[i].image for i in range(5)])
-    images = torch.nn.functional.interpolate(images, (32, 32), mode="bicubic", antialias=True)
-    resident = ResidentImageSource(images, teacher, training, ALONE, device=CPU, zoom=2)
-    for step in (0, 3):
-        loaded = next(from_cache.batches(step))
-        expected = from_cache.outlines_of(loaded)
-        assert torch.equal(expected, outlines.flatten()[from_cache.rows(step)])
-        assert torch.equal(from_cache.field_of(loaded), fields.flatten(0, 1)[from_cache.rows(step)])
-        for source in (online, resident):
-            found = source.outlines_of(next(source.batches(step)))
-            assert found.tolist() == pytest.approx(expected.tolist(), rel=0.02)
-
-
-def test_a_mirror_image_has_the_outlines_of_the_image_and_a_view_its_own(pictures, teacher):
-    dataset = open_dataset(f"folder:{pictures}?limit=5")
-    where = {"size": 32, "fit": "squash", "zoom": 2}
-
-    def outlines(**changes):
-        training = TrainingConfig(**changes)
-        chunks = compute_fields(dataset, teacher, training=training, **where)
-        return torch.cat([chunk.outlines for chunk in chunks])
-
-    made = outlines(views=2)
-    assert made.shape == (5, 4)
-    assert torch.equal(made[:, 0], made[:, 1])
-    assert torch.equal(made[:, :1], outlines(flip=False))
-    assert len({tuple(column) for column in made.T.tolist()}) == 3
-
-
-def test_lengths_that_go_by_outlines_train_from_images_however_they_are_kept(pictures, tmp_path):
-    curriculum = {"oracle": "outlines", "oracle_zoom": 2}
-    plan = {"steps": 8, "batch": 4, "held_out": 1, "flip": False}
-    preset = tiny_preset(model=picture_config(), curriculum=curriculum, **plan)
-    spec = f"folder:{pictures}?limit=5"
-    runs = {
-        cache: train(preset, spec, cache=where, out=tmp_path / cache)
-        for cache, where in (
-            ("online", None),
-            ("memory", "memory"),
-            ("file", tmp_path / "fields.safetensors"),
-        )
-    }
-    for name, value in runs["memory"].tokenizer.state_dict().items():
-        assert torch.equal(value, runs["file"].tokenizer.state_dict()[name]), name
-    spreads = []
-    for cache in runs:
-        lines = read_metrics(tmp_path / cache / "metrics.jsonl")
-        *_, last = (line for line in lines if "target_length" in line)
-        assert last["target_length"] == pytest.approx(7.5, rel=0.1), cache  # 0.75 of ten
-        spreads.append(last["target_length_spread"])
-    assert min(spreads) > 0.1
-    assert spreads == pytest.approx(spreads[:1] * 3, rel=0.1)
-    with pytest.raises(ConfigError, match="the data are fields"):
-        train(tiny_preset(curriculum=curriculum), tiny_fields(20))
 
 
 def test_views_are_crops_of_the_image_and_the_same_each_time(pictures, teacher):

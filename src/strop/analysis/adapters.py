@@ -44,6 +44,7 @@ from strop.data.record import Batch, Dataset, first_readable
 from strop.data.stream import record_batches
 from strop.errors import ConfigError, DataError, ModelError
 from strop.files import PathLike
+from strop.identity import of_dataset
 from strop.progress import Progress, no_progress
 
 SIZE = 256
@@ -172,8 +173,8 @@ def evaluate_adapter(
             _check(name, split)
             identities = {
                 "model": {"codes": adapter.name},
-                "data": split.data,
-                "train": split.train,
+                "data": of_dataset(split.dataset),
+                "train": of_dataset(split.train_dataset),
             }
             header = make_header(name, model, split, options, options)
             jobs.append(

@@ -7,6 +7,7 @@ An analysis is a module named in `strop.analysis.registry`, with
         draws: int = field(default=200, metadata={"min": 1})
         share: float = field(default=0.2, metadata={"above": 0, "below": 1})
         seed: int = 0                               # numbers are at least 0 if nothing else is said
+        pairs: str = field(default="", metadata={"dataset": True})       # a spec of further data
 
     def run(subject: Subject, options: Options) -> Findings: ...
 
@@ -37,6 +38,7 @@ from strop.data.record import Record, first_readable
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError, did_you_mean
 from strop.files import PathLike
+from strop.identity import of_dataset
 from strop.model.tokenizer import Tokenizer
 from strop.progress import Progress, no_progress
 
@@ -160,7 +162,7 @@ def run_study(
         "model": tokenizer.identity.codes,
         "data": data,
         "options": to_dict(chosen),
-        "identities": identities(subject, analysis),
+        "identities": identities(subject, analysis, chosen),
     }
     found = read_findings(out, name, "study")
     if found is not None and not differences(found, header):
@@ -169,12 +171,23 @@ def run_study(
     return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
 
 
-def identities(subject: Subject, analysis: Analysis) -> dict[str, Any]:
-    """The identities of everything that can change the result: the model's by role, the data's."""
-    tokenizer = subject.tokenizer
-    model = {"codes": tokenizer.identity.codes, "teacher": tokenizer.config.teacher.name}
-    train = {} if subject.train is None else {"train": subject.train.data}
-    return {"model": model, "data": subject.data, **train}
+def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dict[str, Any]:
+    """The identities of everything that can change the result: the model's by role, the data's.
+
+    An option with `dataset` in its field's metadata is the spec of further data.
+    """
+    model = subject.tokenizer.identity.as_dict()
+    train = {} if subject.train is None else {"train": of_dataset(subject.train.dataset)}
+    return {
+        "model": {role: model[role] for role in analysis.roles},
+        "data": of_dataset(subject.dataset),
+        **train,
+        **{
+            each.name: of_dataset(open_dataset(spec))
+            for each in (fields(options) if options is not None else ())
+            if each.metadata.get("dataset") and (spec := getattr(options, each.name))
+        },
+    }
 
 
 _WORDS = str.maketrans("._", "  ")

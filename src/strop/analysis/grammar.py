@@ -241,4 +241,4 @@ def draw_samples(tokenizer: Tokenizer, prior: Prior, test: Program, drawn: Progr
     return figure
 
 
-ANALYSIS = Analysis(run=run, options=Options)
+ANALYSIS = Analysis(run=run, options=Options, roles=("codes", "fields", "lengths", "pictures"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,7 @@ class TrainingOptions:
     seed        random seed
     """
 
-    pairs: str = ""
+    pairs: str = field(default="", metadata={"dataset": True})
     test_share: float = field(default=0.2, metadata={"above": 0, "below": 1})
     epochs: int = field(default=40, metadata={"min": 1})
     width: int = field(default=128, metadata={"min": 1})
@@ -160,7 +160,7 @@ def train_network(
         if progress is not None:
             progress(step, steps)
 
-    groups: list[Mapping[str, Any]] = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in network.parameters() if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
         {"params": [p for p in network.parameters() if p.ndim <= 1]},
     ]

@@ -23,6 +23,7 @@ from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.quantizer import Quantizer, QuantizerConfig
 from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
+from strop.model.rate_head import CONFIDENCE, RateHead
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
 from strop.program import Program, check_range
 
@@ -140,11 +141,7 @@ class Tokenizer(
         self.quantizer = Quantizer(
             config.quantizer, width=config.generator.width, length=config.max_length
         )
-        self.length_head = (
-            LengthHead(config.length_head, field_width=width, length=config.max_length)
-            if config.length_head.fixed is None
-            else FixedLength(config.length_head.fixed)
-        )
+        self.length_head = _length_head(config)
         self.interpreter = Interpreter(
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
         )
@@ -296,9 +293,16 @@ class Tokenizer(
             self.decoder.train(was_training)
 
     @torch.no_grad()
-    def field(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Tensor:
-        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
+    def field(
+        self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32, resize: bool = True
+    ) -> Tensor:
+        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
+
+        Without `resize`, a uint8 batch `(B, 3, H, W)` of any size keeps it, and S follows.
+        """
         scale = self.config.teacher.scale
+        if not resize:
+            return self._scaled_field(torch.as_tensor(images).to(self.device)) / scale
         chunks = self._chunks(images, batch)
         return torch.cat([self._scaled_field(chunk) / scale for chunk in chunks])
 
@@ -322,7 +326,7 @@ class Tokenizer(
         with self._autocast():
             raw = self.generator(scaled)
             quantized = self.quantizer(raw)
-            predicted = self.length_head(scaled)
+            predicted = self._predicted(self.length_head(scaled))
         return Encoding(
             field=scaled / self.config.teacher.scale,
             raw=raw,
@@ -342,7 +346,7 @@ class Tokenizer(
         field = self._scaled_field(images)
         with self._autocast():
             codes = self.quantizer(self.generator(field)).codes
-            predicted = self.length_head(field)
+            predicted = self._predicted(self.length_head(field))
         finite = field.isfinite().flatten(1).all(dim=1)
         return codes, predicted.masked_fill(~finite, torch.nan)
 
@@ -435,6 +439,13 @@ class Tokenizer(
         with self._autocast():
             return self.interpreter(self.quantizer.vectors(codes), active).float()
 
+    def _predicted(self, prediction: Tensor) -> Tensor:
+        """What the length head returned as lengths `(B,)` float32."""
+        head = self.length_head
+        if not isinstance(head, RateHead):
+            return prediction
+        return head.shortest(prediction, head.quality, CONFIDENCE).float()
+
     def _errors_by_length(self, codes: Tensor, target: Tensor, batch: int) -> Tensor:
         """Mean cosine error at every forced length: codes `(B, K)` to `(B, K)`."""
         capacity = codes.shape[1]
@@ -520,6 +531,14 @@ class Tokenizer(
                 f"{self.config.max_length}.",
                 "Interpret it with the model that wrote it.",
             )
+
+
+def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength:
+    shape = {"field_width": config.teacher.width, "length": config.max_length}
+    if config.length_head.fixed is not None:
+        return FixedLength(config.length_head.fixed)
+    kind = RateHead if config.length_head.kind == "rate" else LengthHead
+    return kind(config.length_head, **shape)
 
 
 def _check_positive(config: Any, where: str) -> None:

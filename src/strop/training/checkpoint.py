@@ -177,10 +177,13 @@ def read_checkpoint(path: Path, kind: str = TOKENIZER) -> Checkpoint:
 @torch.no_grad()
 def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     """Put everything back where `save_checkpoint` found it."""
-    tensors = checkpoint.tensors
+    tensors, counted = checkpoint.tensors, int(checkpoint.about["counted"])
     # The optimizer's tensors are written into, not replaced: a CUDA graph may know them.
     for name, kept in _state(stepper).items():
         if name.startswith("rng."):
+            continue
+        if name == "totals" and name in tensors and tensors[name].shape != kept.shape:
+            counted = 0  # an older run, which logged other metrics: its next line has fewer steps
             continue
         if name not in tensors or tensors[name].shape != kept.shape:
             raise TrainingError(
@@ -191,7 +194,7 @@ def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     torch.set_rng_state(tensors["rng.cpu"])
     if stepper.device.type == "cuda" and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"], stepper.device)
-    stepper.counted = int(checkpoint.about["counted"])
+    stepper.counted = counted
 
 
 def _state(stepper: Stepper) -> dict[str, Tensor]:

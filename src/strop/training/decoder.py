@@ -18,7 +18,6 @@ from strop.data.subset import subset
 from strop.errors import TrainingError
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.interpreter import prefix_mask
-from strop.model.length_head import whole_lengths
 from strop.model.teacher import Teacher
 from strop.model.tokenizer import Tokenizer
 from strop.objective import latent_alignment
@@ -133,7 +132,7 @@ def interpreted(tokenizer: Tokenizer, images: Tensor) -> tuple[Tensor, Tensor]:
     """
     field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
     k = tokenizer.config.max_length
-    active = prefix_mask(whole_lengths(tokenizer.length_head(field), k), k)
+    active = prefix_mask(tokenizer.length_head.lengths(field), k)
     z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
     return field, tokenizer.interpreter(z_q, active).float()
 

@@ -1,10 +1,8 @@
 """The field cache: the teacher's fields of a dataset, computed once, in one mapped file.
 
 The file is a safetensors file with a bf16 tensor `fields` (n, m, S, d_enc): n images, each in m
-versions: as it is, then mirrored if there are flips, then in random views. Where the oracle of a
-run goes by outlines, a float32 tensor `outlines` (n, m) follows. The metadata says of which
-teacher, data, size and fit they are, by which settings the versions were made, and how close the
-teacher looked for the outlines.
+versions: as it is, then mirrored if there are flips, then in random views. The metadata names the
+teacher, the data, size and fit, and the settings of the versions.
 """
 
 from __future__ import annotations
@@ -14,61 +12,44 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from strop.curriculum import total_variation
 from strop.data.record import Dataset
 from strop.data.stream import image_batches
 from strop.errors import FormatError, TrainingError
 from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.images import Fit
-from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
+from strop.model.teacher import Teacher
 from strop.model.tokenizer import TokenizerConfig
 from strop.training.config import TrainingConfig
 from strop.training.draws import uniform
 from strop.training.views import MIRROR, NUMBERS, random_views
 
 _KIND, _VERSION = "fields", 1
-_LOCATIONS_AT_ONCE = 16_384  # seen closer by, a batch may be more than memory or caches hold
 _HEADER = 4096  # fixed, so that it can be written once the number of images is known
 
 Progress = Callable[[int, int], None]
 """Called with how many images are done and how many there are."""
 
 
-class Seen(NamedTuple):
-    """What the teacher sees of b images, each in m versions.
-
-    fields    (b, m, S, d_enc) bf16
-    outlines  (b, m) float32, as the oracle of that name has them, or None
-    """
-
-    fields: Tensor
-    outlines: Tensor | None
-
-
 @dataclass(frozen=True)
 class FieldCache:
-    """An open cache. `seen.fields` is mapped: rows are read when touched."""
+    """An open cache. `fields` is mapped: rows are read from the file when they are used."""
 
     path: Path
-    seen: Seen
+    fields: Tensor
     teacher: str
     data: str
     image_size: int
     fit: str
     versions: Mapping[str, Any]
-    zoom: int | None
 
-    def check(
-        self, config: TokenizerConfig, training: TrainingConfig, zoom: int | None = None
-    ) -> None:
-        """Refuse a cache that is not of this model's teacher, size and fit, or of other views, or
-        that lacks the outlines that a run asks for, seen `zoom` times as close."""
+    def check(self, config: TokenizerConfig, training: TrainingConfig) -> None:
+        """Refuse a cache of another teacher, size, fit or other versions of the images."""
         expected = {
             "teacher": config.teacher.name,
             "image_size": config.image_size,
@@ -79,7 +60,7 @@ class FieldCache:
             "teacher": self.teacher,
             "image_size": self.image_size,
             "fit": self.fit,
-            "locations and width of fields": list(self.seen.fields.shape[2:]),
+            "locations and width of fields": list(self.fields.shape[2:]),
         }
         for what, value in expected.items():
             if found[what] != value:
@@ -94,12 +75,6 @@ class FieldCache:
                 f"{_told(_versions(training))}.",
                 "Write it again with these, or change them with --set.",
             )
-        if zoom not in (None, self.zoom):
-            has = "no outlines" if self.zoom is None else f"outlines at a zoom of {self.zoom}"
-            raise TrainingError(
-                f"The cache {self.path} has {has}; curriculum.oracle_zoom is {zoom}.",
-                "Write it again with `strop data features` and the run's preset and settings.",
-            )
 
 
 @torch.no_grad()
@@ -110,13 +85,13 @@ def compute_fields(
     size: int,
     fit: Fit,
     training: TrainingConfig,
-    zoom: int | None = None,
     batch: int = 64,
     workers: int = 0,
     report: Callable[[str], None] | None = None,
-) -> Iterator[Seen]:
-    """The fields of all images of a dataset, some at a time, in order, in all versions that
-    `training` asks for; with `zoom` their outlines, too.
+) -> Iterator[Tensor]:
+    """Fields (b, m, S, d_enc) bf16 of all images of a dataset, in order, a batch at a time.
+
+    The m versions of each image are those of `training`.
 
     Broken images are left out; `report` is told of them at the end. On a GPU the teacher runs in
     bf16, and on the device its weights are on.
@@ -133,20 +108,7 @@ def compute_fields(
             shown.append(view_images(images, chance.to(device), training))
         with autocast:
             fields = torch.stack([teacher(version) for version in shown], dim=1).bfloat16()
-            outlines = None
-            if zoom is not None:
-                once = shown[:1] + shown[1 + training.flip :]  # mirrored, outlines stay as they are
-                seen = [outlines_of(teacher, each, zoom) for each in once]
-                outlines = torch.stack(seen[:1] * (1 + training.flip) + seen[1:], dim=1)
-        yield Seen(fields, outlines)
-
-
-def outlines_of(teacher: Callable[[Tensor, int], Tensor], images: Tensor, zoom: int) -> Tensor:
-    """(B,): what the oracle `outlines` goes by, of square uint8 images (B, 3, H, H)."""
-    side = images.shape[-1] // PIXELS_PER_LOCATION * zoom
-    parts = images.split(max(_LOCATIONS_AT_ONCE // side**2, 1))
-    fields = (teacher(part, zoom).unflatten(1, (side, side)) for part in parts)
-    return torch.cat([total_variation(field) for field in fields])
+        yield fields
 
 
 def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Tensor:
@@ -158,7 +120,7 @@ def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Te
 
 def write_fields(
     path: PathLike,
-    chunks: Iterator[Seen],
+    chunks: Iterator[Tensor],
     *,
     images: int,
     teacher: str,
@@ -166,33 +128,26 @@ def write_fields(
     size: int,
     fit: str,
     training: TrainingConfig,
-    zoom: int | None = None,
     progress: Progress | None = None,
 ) -> FieldCache:
     """Write what `compute_fields` yields to `path`, whole or not at all, and open it."""
     target, done = Path(path), 0
     shape: tuple[int, ...] = (0, 0, 0)
-    outlines: list[Tensor] = []
     try:
         with atomic_path(target) as temporary, temporary.open("wb") as file:
             file.write(b" " * _HEADER)
-            for fields, more in chunks:
+            for fields in chunks:
                 file.write(fields.contiguous().cpu().view(torch.uint16).numpy().tobytes())
                 done, shape = done + len(fields), tuple(fields.shape[1:])
-                outlines += [] if more is None else [more.float().cpu()]
                 if progress is not None:
                     progress(done, images)
             if not done:
                 raise TrainingError(
                     f"No field could be computed from {data}.", "Check the dataset."
                 )
-            for part in outlines:
-                file.write(part.numpy().tobytes())
             file.seek(0)
             about = {"teacher": teacher, "data": data, "image_size": str(size), "fit": fit}
             about["versions"] = json.dumps(_versions(training))
-            if outlines:
-                about["zoom"] = str(zoom)
             file.write(_header((done, *shape), about))
     except OSError as error:
         raise TrainingError(
@@ -220,7 +175,6 @@ def open_fields(path: PathLike) -> FieldCache:
         shape = tuple(int(n) for n in described["shape"])
         size, teacher, data = int(about["image_size"]), about["teacher"], about["data"]
         fit, versions = about["fit"], dict(json.loads(about["versions"]))
-        zoom = int(about["zoom"]) if "outlines" in header else None
     except OSError as error:
         raise TrainingError(
             f"The cache {target} cannot be read ({error.strerror or error}).",
@@ -230,8 +184,7 @@ def open_fields(path: PathLike) -> FieldCache:
         raise FormatError(
             f"{target} is not a field cache ({error!r}).", "Write one with `strop data features`."
         ) from error
-    begins = 8 + length + 2 * int(np.prod(shape))
-    expected = begins + (4 * int(np.prod(shape[:2])) if zoom is not None else 0)
+    expected = 8 + length + 2 * int(np.prod(shape))
     if len(shape) != 4 or described["dtype"] != "BF16" or target.stat().st_size != expected:
         raise FormatError(
             f"{target} is cut short or damaged: {target.stat().st_size} bytes, not {expected}.",
@@ -239,11 +192,8 @@ def open_fields(path: PathLike) -> FieldCache:
         )
     # Copy-on-write rather than read-only, which torch warns of; nothing is ever written back.
     mapped = np.memmap(target, dtype=np.uint16, mode="c", offset=8 + length, shape=shape)
-    fields, outlines = torch.from_numpy(mapped).view(torch.bfloat16), None
-    if zoom is not None:
-        read = np.fromfile(target, dtype=np.float32, offset=begins)
-        outlines = torch.from_numpy(read).view(shape[:2])
-    return FieldCache(target, Seen(fields, outlines), teacher, data, size, fit, versions, zoom)
+    fields = torch.from_numpy(mapped).view(torch.bfloat16)
+    return FieldCache(target, fields, teacher, data, size, fit, versions)
 
 
 def _versions(training: TrainingConfig) -> dict[str, Any]:
@@ -260,14 +210,11 @@ def _told(versions: Mapping[str, Any]) -> str:
 
 def _header(shape: tuple[int, ...], about: dict[str, str]) -> bytes:
     """A safetensors header of exactly `_HEADER` bytes, its length included."""
-    content: dict[str, Any] = {"__metadata__": {"format": format_tag(_KIND, _VERSION), **about}}
-    ends = 0
-    for name, kind, size, dimensions in (
-        ("fields", "BF16", 2, shape),
-        *([("outlines", "F32", 4, shape[:2])] if "zoom" in about else []),
-    ):
-        begins, ends = ends, ends + size * int(np.prod(dimensions))
-        content[name] = {"dtype": kind, "shape": list(dimensions), "data_offsets": [begins, ends]}
+    size = 2 * int(np.prod(shape))
+    content = {
+        "__metadata__": {"format": format_tag(_KIND, _VERSION), **about},
+        "fields": {"dtype": "BF16", "shape": list(shape), "data_offsets": [0, size]},
+    }
     text = json.dumps(content).encode()
     room = _HEADER - 8
     if len(text) > room:

@@ -13,7 +13,8 @@ from torch import Tensor
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset, parse_spec
 from strop.data.subset import subset
-from strop.errors import ConfigError, TrainingError
+from strop.device import to_device_if_fits
+from strop.errors import TrainingError
 from strop.files import PathLike
 from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
 from strop.model.tokenizer import TokenizerConfig
@@ -23,16 +24,12 @@ from strop.training.distributed import Workers
 from strop.training.features import (
     FieldCache,
     Progress,
-    Seen,
     compute_fields,
     open_fields,
     write_fields,
 )
 from strop.training.preset import Preset
 from strop.training.sources import FieldSource, ImageSource, Source, compiled_teacher, split
-
-RESIDENT_SHARE = 0.6
-"""Fields move to the GPU if they take at most this share of its free memory."""
 
 
 @dataclass(frozen=True)
@@ -68,29 +65,24 @@ def open_data(
         config = replace(config, teacher=describe_teacher(teacher))
     # Where all processes compute the same fields, one of them tells.
     report = warnings.warn if workers.first else None
-    maker = _Maker(config, training, preset.curriculum.zoom, device, loading_workers, report)
+    maker = _Maker(config, training, device, loading_workers, report)
     dataset: Dataset | None = None
-    seen: Seen | None
+    cached: Tensor | None
     if isinstance(data, Tensor):
-        seen = Seen(_checked(data, config), None)
-        if maker.zoom is not None:
-            raise ConfigError(
-                'curriculum.oracle is "outlines", which are seen in images; the data are fields.',
-                "Give images, or set another oracle.",
-            )
+        cached = _checked(data, config)
     else:
         dataset = _dataset(data)
         name = data if isinstance(data, str) else dataset.name
-        seen = _seen(cache, maker, dataset, name, workers, progress)
+        cached = _cached_fields(cache, maker, dataset, name, workers, progress)
 
     def some(indices: Tensor) -> Tensor:
         """The fields of some images as they are, (n, S, d_enc)."""
-        if seen is not None:
-            return seen.fields[indices.to(seen.fields.device), 0]
+        if cached is not None:
+            return cached[indices.to(cached.device), 0]
         assert dataset is not None
         return maker.plain(subset(dataset, indices.tolist()))
 
-    images = len(seen.fields if seen is not None else dataset or ())
+    images = len(cached if cached is not None else dataset or ())
     kept, held = split(images, 0 if validation is not None else training.held_out)
     if validation is None:
         held_out = some(held)
@@ -103,10 +95,9 @@ def open_data(
         config = replace(config, teacher=replace(config.teacher, scale=scale_for(sample)))
 
     source: Source
-    if seen is not None:
-        fields = _placed(seen.fields, device)
-        outlines = None if seen.outlines is None else seen.outlines.to(fields.device)
-        source = FieldSource(fields, training, workers, device=device, kept=kept, outlines=outlines)
+    if cached is not None:
+        fields = to_device_if_fits(cached, device)
+        source = FieldSource(fields, training, workers, device=device, kept=kept)
     else:
         assert dataset is not None
         source = ImageSource(
@@ -117,7 +108,6 @@ def open_data(
             size=config.image_size,
             fit=config.fit,
             device=device,
-            zoom=maker.zoom,
             loading_workers=loading_workers,
         )
     return Fields(source, held_out.to(device), config, data_name(data))
@@ -144,20 +134,20 @@ def data_name(data: str | Dataset | Tensor) -> str:
     return str(replace(spec, path=Path(spec.path).name))
 
 
-def _seen(
+def _cached_fields(
     cache: PathLike | None,
     maker: _Maker,
     dataset: Dataset,
     name: str,
     workers: Workers,
     progress: Progress | None,
-) -> Seen | None:
+) -> Tensor | None:
     """The fields of a dataset, if they are to be computed once rather than in every step."""
     if cache is None:
         return None
     if cache == "memory":
-        return maker.seen(dataset, progress)
-    return _cached(Path(cache), maker, dataset, name, workers, progress).seen
+        return maker.all(dataset, progress)
+    return _cached(Path(cache), maker, dataset, name, workers, progress).fields
 
 
 class _Maker:
@@ -170,12 +160,11 @@ class _Maker:
         self,
         config: TokenizerConfig,
         training: TrainingConfig,
-        zoom: int | None,
         device: torch.device,
         loading: int,
         report: Callable[[str], None] | None,
     ) -> None:
-        self.config, self.training, self.zoom = config, training, zoom
+        self.config, self.training = config, training
         self.device, self.loading, self.report = device, loading, report
         self._teacher: Teacher | None = None
 
@@ -191,20 +180,14 @@ class _Maker:
                 )
         return self._teacher
 
-    def chunks(self, dataset: Dataset) -> Iterator[Seen]:
-        """A dataset in order, a few images at a time, in all versions that are trained on."""
-        return self._chunks(dataset, self.training, self.zoom)
-
-    def _chunks(
-        self, dataset: Dataset, training: TrainingConfig, zoom: int | None
-    ) -> Iterator[Seen]:
+    def chunks(self, dataset: Dataset, training: TrainingConfig | None = None) -> Iterator[Tensor]:
+        """A dataset in order, a few images at a time, in all versions of the training config."""
         return compute_fields(
             dataset,
             self.teacher,
             size=self.config.image_size,
             fit=self.config.fit,
-            training=training,
-            zoom=zoom,
+            training=training or self.training,
             workers=self.loading,
             report=self.report,
         )
@@ -214,22 +197,19 @@ class _Maker:
         if not len(dataset):
             return self._room(0)
         once = replace(self.training, flip=False, views=0)
-        return torch.cat([seen.fields[:, 0] for seen in self._chunks(dataset, once, None)])
+        return torch.cat([fields[:, 0] for fields in self.chunks(dataset, once)])
 
-    def seen(self, dataset: Dataset, progress: Progress | None = None) -> Seen:
+    def all(self, dataset: Dataset, progress: Progress | None = None) -> Tensor:
         """All of a dataset, on the device."""
         # Into place, because the fields of a dataset may fill more than half of a GPU.
         fields = self._room(len(dataset), self.training.versions)
-        outlines = []
         done = 0
         for chunk in self.chunks(dataset):
-            fields[done : done + len(chunk.fields)] = chunk.fields
-            outlines.append(chunk.outlines)
-            done += len(chunk.fields)
+            fields[done : done + len(chunk)] = chunk
+            done += len(chunk)
             if progress is not None:
                 progress(done, len(dataset))
-        known = [part for part in outlines if part is not None]
-        return Seen(fields[:done], torch.cat(known) if known else None)
+        return fields[:done]
 
     def _room(self, *images: int) -> Tensor:
         config = self.config
@@ -243,16 +223,12 @@ def cache_fields(
     config: TokenizerConfig,
     training: TrainingConfig,
     *,
-    zoom: int | None = None,
     device: str | torch.device = "cpu",
     loading_workers: int = 0,
     progress: Progress | None = None,
 ) -> FieldCache:
-    """Write the fields of a dataset, as a run with these settings sees it, to a cache file.
-
-    zoom  how close the teacher looks for outlines (`CurriculumConfig.zoom`), None for no outlines
-    """
-    maker = _Maker(config, training, zoom, torch.device(device), loading_workers, warnings.warn)
+    """Write the fields of a dataset, as a run with these settings sees it, to a cache file."""
+    maker = _Maker(config, training, torch.device(device), loading_workers, warnings.warn)
     dataset = _dataset(data)
     name = data if isinstance(data, str) else data.name
     return _written(Path(path), maker, dataset, name, progress)
@@ -271,7 +247,6 @@ def _written(
         size=config.image_size,
         fit=config.fit,
         training=maker.training,
-        zoom=maker.zoom,
         progress=progress,
     )
 
@@ -289,7 +264,7 @@ def _cached(
         _written(path, maker, dataset, name, progress)
     distributed.wait_for_all()
     cache = open_fields(path)
-    cache.check(maker.config, maker.training, maker.zoom)
+    cache.check(maker.config, maker.training)
     if cache.data != name:
         raise TrainingError(
             f"The cache {path} is of {cache.data}, not of {name}.",
@@ -310,12 +285,3 @@ def _checked(fields: Tensor, config: TokenizerConfig) -> Tensor:
             f"Give (n, m, {expected[0]}, {expected[1]}), m versions of each image.",
         )
     return fields
-
-
-def _placed(fields: Tensor, device: torch.device) -> Tensor:
-    """The fields on the GPU if there is room, else where they are."""
-    if device.type != "cuda" or fields.device.type == "cuda":
-        return fields
-    free, _ = torch.cuda.mem_get_info(device)
-    size = fields.numel() * fields.element_size()
-    return fields.to(device) if size <= RESIDENT_SHARE * free else fields

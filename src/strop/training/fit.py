@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from strop.random import seeded
 
 
 def fit(
-    parameters: Iterable[Tensor] | Iterable[Mapping[str, Any]],
+    parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
     loss_of_step: Callable[[int], Tensor],
     *,
     steps: int,
@@ -38,10 +38,7 @@ def fit(
     The caller moves modules to a device and sets their mode; `loss_of_step` enters autocast itself.
     """
     optimizer = torch.optim.AdamW(
-        [dict(each) if isinstance(each, Mapping) else each for each in parameters],
-        lr=learning_rate,
-        betas=betas,
-        weight_decay=weight_decay,
+        parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay
     )
     rates = [group["lr"] for group in optimizer.param_groups]
     tensors = [each for group in optimizer.param_groups for each in group["params"]]

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.config import flatten, from_dict, to_dict
-from strop.curriculum import CurriculumConfig, phase, scaled
+from strop.config import flatten, to_dict
+from strop.curriculum import CurriculumConfig
 from strop.data.record import Dataset
 from strop.device import choose_device
 from strop.errors import ConfigError, TrainingError
@@ -39,9 +39,9 @@ from strop.training.checkpoint import (
 )
 from strop.training.decoder import ABOUT_WIDTHS
 from strop.training.fields import Fields, open_data
-from strop.training.forward import TERMS, ExtraLoss, Recipe, step_values
+from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
 from strop.training.plots import plot_run
-from strop.training.preset import Preset, load_preset
+from strop.training.preset import Preset, load_preset, preset_from_dict
 from strop.training.sources import to_device
 from strop.training.step import MOST_SPOILT, Stepper
 from strop.training.validation import validate
@@ -168,14 +168,6 @@ def train(
         preset = replace(preset, model=model)
         if checkpoint is not None:
             _check_same(checkpoint, preset, fields)
-        steps = preset.training.steps
-        recipe = Recipe(
-            objective=scaled(preset.objective, steps),
-            curriculum=scaled(preset.curriculum, steps),
-            training=scaled(preset.training, steps),
-            workers=workers,
-            extra_loss=extra_loss,
-        )
         torch.manual_seed(preset.training.seed)
         if tokenizer is None:
             tokenizer = Tokenizer(preset.model)
@@ -184,13 +176,8 @@ def train(
                 warm_start(tokenizer, source)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())
-        stepper = Stepper(
-            tokenizer,
-            fields.source.field_of,
-            recipe,
-            device=chosen,
-            outlines_of=fields.source.outlines_of,
-        )
+        config = StepConfig.of(preset, tokenizer, workers, extra_loss)
+        stepper = Stepper(tokenizer, fields.source.field_of, config, device=chosen)
         run = Run(preset=preset, stepper=stepper, step=0, folder=folder)
         seconds = 0.0
         if checkpoint is not None:
@@ -204,7 +191,7 @@ def train(
         if widths is not None and tokenizer.decoder is None:  # it comes afterwards
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
-        loop = _Loop(run, fields, recipe, watchers, stop, seconds)
+        loop = _Loop(run, fields, watchers, stop, seconds)
         return loop.go(checkpoint is None and _untrained(tokenizer))
 
 
@@ -228,12 +215,11 @@ class _Loop:
         self,
         run: Run,
         fields: Fields,
-        recipe: Recipe,
         watchers: Several,
         stop: _Stop,
         seconds: float,
     ) -> None:
-        self.run, self.fields, self.recipe = run, fields, recipe
+        self.run, self.fields, self.config = run, fields, run.stepper.config
         self.watchers, self.stop = watchers, stop
         self.before, self.started = seconds, time.monotonic()
         self.metrics: Metrics = {}
@@ -245,14 +231,14 @@ class _Loop:
         return self.before + time.monotonic() - self.started
 
     def go(self, initialise: bool) -> Result:
-        run, stepper, training = self.run, self.run.stepper, self.recipe.training
+        run, stepper, training = self.run, self.run.stepper, self.config.training
         self.watchers.on_start(run)
         finished = False
         try:
             batches = self.fields.source.batches(run.step)
             for step in range(run.step, training.steps):
                 loaded = next(batches)
-                values = to_device(step_values(self.recipe, step), stepper.device)
+                values = to_device(step_values(self.config, step), stepper.device)
                 if step == run.step and stepper.steps_done == 0:
                     if initialise:
                         stepper.initialise_codebook(loaded)
@@ -282,7 +268,7 @@ class _Loop:
         return Result(stepper.tokenizer.eval(), finished, run.step, self.metrics, run.folder)
 
     def _after_step(self) -> None:
-        step, training = self.run.step, self.recipe.training
+        step, training = self.run.step, self.config.training
         last = step == training.steps
         if step % training.log_every == 0 or last:
             self._log()
@@ -295,29 +281,29 @@ class _Loop:
         self.last_log = (begun + time.monotonic() - pause, at)
 
     def _asked_to_stop(self) -> bool:
-        if self.recipe.workers.world == 1:
+        if self.config.workers.world == 1:
             return self.stop.asked
         # Processes are signalled at different steps; they agree where they meet anyway.
-        if self.run.step % self.recipe.training.log_every:
+        if self.run.step % self.config.training.log_every:
             return False
         return distributed.any_of(self.stop.asked, self.run.stepper.device)
 
     def _log(self) -> None:
         stepper, step = self.run.stepper, self.run.step
         # In all steps since the last line; phase 1 has no oracle yet.
-        targets = phase(self.recipe.curriculum, step - stepper.counted) > 1
+        targets = self.config.phase(step - stepper.counted) > 1
         means = stepper.take_metrics()
         self._check_trouble()
         begun, at = self.last_log
         now = time.monotonic()
-        images = (step - at) * self.recipe.training.batch
+        images = (step - at) * self.config.training.batch
         self.last_log = (now, step)
-        if self.recipe.workers.first:
+        if self.config.workers.first:
             metrics = {
-                "phase": float(phase(self.recipe.curriculum, step - 1)),
+                "phase": float(self.config.phase(step - 1)),
                 **summary(means, targets=targets),
                 **codebook_health(
-                    stepper.tokenizer.quantizer.counts, self.recipe.training.reseed_below
+                    stepper.tokenizer.quantizer.counts, self.config.training.reseed_below
                 ),
                 "images_per_second": images / max(now - begun, 1e-9),
             }
@@ -339,7 +325,7 @@ class _Loop:
     def _validate(self) -> None:
         self._check_trouble()
         stepper = self.run.stepper
-        if not self.recipe.workers.first or not len(self.fields.held_out):
+        if not self.config.workers.first or not len(self.fields.held_out):
             return
         stepper.tokenizer.eval()
         with stepper.averaged_weights():
@@ -352,7 +338,7 @@ class _Loop:
     def _checkpoint(self) -> None:
         self._check_trouble()
         run = self.run
-        if run.folder is None or not self.recipe.workers.first:
+        if run.folder is None or not self.config.workers.first:
             return
         about = {
             "preset": to_dict(run.preset),
@@ -366,7 +352,7 @@ class _Loop:
             run.stepper,
             run.step,
             about,
-            keep=self.recipe.training.keep_checkpoints,
+            keep=self.config.training.keep_checkpoints,
         )
         self.watchers.on_checkpoint(run, path)
 
@@ -386,11 +372,11 @@ class _Loop:
             "machine": machine(stepper.device),
             "metrics": {f"{name}, held out": value for name, value in self.metrics.items()},
         }
-        if run.folder is not None and self.recipe.workers.first:
+        if run.folder is not None and self.config.workers.first:
             if not (keep and (run.folder / "model" / "config.json").is_file()):
                 tokenizer.save_pretrained(run.folder / "model")
             lines = read_metrics(run.folder / "metrics.jsonl")
-            ends = self.recipe.curriculum.phase_ends if self.recipe.curriculum.enabled else ()
+            ends = self.config.curriculum.phase_ends if self.config.has_oracle else ()
             plot_run(lines, ends, run.folder)
 
 
@@ -425,14 +411,14 @@ def codebook_health(counts: Tensor, below: float) -> Metrics:
 
 def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
     """At which step, and in which term, the loss first failed in any process; None if never."""
-    workers = stepper.recipe.workers
+    workers = stepper.config.workers
     rows = torch.zeros(workers.world, len(stepper.trouble), device=stepper.device)
     rows[workers.rank] = stepper.trouble
     failed = [row for row in distributed.summed(rows).tolist() if row[0]]
     if not failed:
         return None
     _, step, *terms = min(failed, key=lambda row: row[1])
-    limit = stepper.recipe.training.loss_limit
+    limit = stepper.config.training.loss_limit
     for name, value in zip(TERMS, terms, strict=True):
         if not abs(value) <= limit:
             kind = f"above the limit of {limit:g}" if math.isfinite(value) else "not finite"
@@ -485,8 +471,8 @@ def _make_folder(folder: Path) -> None:
 
 
 def _stored_preset(checkpoint: Checkpoint) -> Preset:
-    # As a `Preset`: what was no setting yet when the run began has its default.
-    return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
+    # As a `Preset`: settings that are newer than the run have their defaults.
+    return preset_from_dict(checkpoint.about["preset"], "checkpoint")
 
 
 def _check_same(checkpoint: Checkpoint, preset: Preset, fields: Fields) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -23,7 +22,7 @@ from strop.model.teacher import Teacher
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
 from strop.training.draws import Order, generator, uniform, versions
-from strop.training.features import outlines_of, view_images
+from strop.training.features import view_images
 from strop.training.views import NUMBERS
 
 Loaded = tuple[Tensor, ...]
@@ -46,10 +45,6 @@ class Source(Protocol):
         """The field (B, S, d_enc), in the teacher's scale, of one of those batches."""
         ...
 
-    def outlines_of(self, loaded: Loaded) -> Tensor:
-        """Their outlines (B,), as the oracle of that name has them."""
-        ...
-
     def report(self) -> str | None:
         """A sentence on the broken images met so far, and their names; None if there were none."""
         ...
@@ -57,7 +52,7 @@ class Source(Protocol):
 
 class FieldSource:
     """Fields (n, m, S, d_enc), in memory or mapped from a cache: m versions of each image, of
-    which one is drawn each time. Their outlines (n, m), where an oracle goes by them.
+    which one is drawn each time.
 
     On the training device they stay where they are and the step picks rows; otherwise a thread
     copies batches over ahead of time. `kept` are the images to train on, all by default.
@@ -71,13 +66,11 @@ class FieldSource:
         *,
         device: torch.device,
         kept: Tensor | None = None,
-        outlines: Tensor | None = None,
     ) -> None:
         self.kept = torch.arange(len(fields)) if kept is None else kept
         self.images = len(self.kept)
         self.versions = fields.shape[1]
         self.fields = fields.flatten(0, 1)
-        self.outlines = None if outlines is None else outlines.flatten()
         self.device = device
         self.training, self.workers = training, workers
         self.order = Order(self.images, training.batch, seed=training.seed)
@@ -100,27 +93,15 @@ class FieldSource:
                 step += 1
         elif self.device.type == "cpu":
             while True:
-                yield self._picked(step)
+                yield (self.fields[self.rows(step)],)
                 step += 1
         # The thread only gathers and pins: device work from two threads would meet in a capture.
-        for parts in ahead(lambda step: [part.pin_memory() for part in self._picked(step)], step):
-            yield tuple(part.to(self.device, non_blocking=True) for part in parts)
-
-    def _picked(self, step: int) -> Loaded:
-        rows = self.rows(step)
-        fields = self.fields[rows]
-        return (fields,) if self.outlines is None else (fields, self.outlines[rows])
+        for fields in ahead(lambda step: self.fields[self.rows(step)].pin_memory(), step):
+            yield (fields.to(self.device, non_blocking=True),)
 
     def field_of(self, loaded: Loaded) -> Tensor:
         """See `Source`."""
         return self.fields[loaded[0]] if self.resident else loaded[0]
-
-    def outlines_of(self, loaded: Loaded) -> Tensor:
-        """See `Source`."""
-        if not self.resident:
-            return loaded[1]
-        assert self.outlines is not None
-        return self.outlines[loaded[0]]
 
     def report(self) -> None:
         """See `Source`: what is broken has no field."""
@@ -129,9 +110,8 @@ class FieldSource:
 class _Online:
     """What sources have in common whose teacher runs in the step."""
 
-    teacher: Callable[[Tensor, int], Tensor]
+    teacher: Callable[[Tensor], Tensor]
     training: TrainingConfig
-    zoom: int | None
 
     def shown(self, loaded: Loaded) -> Tensor:
         """The images (B, 3, H, H) of a batch, each in the version that was drawn."""
@@ -142,11 +122,6 @@ class _Online:
         """See `Source`."""
         return asked(self.teacher, self.shown(loaded))
 
-    def outlines_of(self, loaded: Loaded) -> Tensor:
-        """See `Source`."""
-        assert self.zoom is not None
-        return outlines_of(partial(asked, self.teacher), self.shown(loaded), self.zoom)
-
 
 class ImageSource(_Online):
     """Images of a dataset; the teacher runs in the step."""
@@ -154,19 +129,18 @@ class ImageSource(_Online):
     def __init__(
         self,
         dataset: Dataset,
-        teacher: Callable[[Tensor, int], Tensor],
+        teacher: Callable[[Tensor], Tensor],
         training: TrainingConfig,
         workers: Workers,
         *,
         size: int,
         fit: Fit,
         device: torch.device,
-        zoom: int | None = None,
         loading_workers: int = 0,
     ) -> None:
         self.images = len(dataset)
         check_images(self.images, training)
-        self.teacher, self.device, self.zoom = teacher, device, zoom
+        self.teacher, self.device = teacher, device
         self.training, self.workers = training, workers
         self.order = Order(self.images, training.batch, seed=training.seed)
         self.loader = Loader(
@@ -206,17 +180,16 @@ class ResidentImageSource(_Online):
     def __init__(
         self,
         images: Tensor,
-        teacher: Callable[[Tensor, int], Tensor],
+        teacher: Callable[[Tensor], Tensor],
         training: TrainingConfig,
         workers: Workers,
         *,
         device: torch.device,
-        zoom: int | None = None,
     ) -> None:
         self.images = len(images)
         check_images(self.images, training)
         self.pixels = images.to(device)
-        self.teacher, self.device, self.zoom = teacher, device, zoom
+        self.teacher, self.device = teacher, device
         self.training, self.workers = training, workers
         self.order = Order(self.images, training.batch, seed=training.seed)
 
@@ -267,11 +240,11 @@ def shown_images(images: Tensor, chance: Tensor, training: TrainingConfig) -> Te
 
 
 @torch.no_grad()
-def asked(teacher: Callable[[Tensor, int], Tensor], images: Tensor, zoom: int = 1) -> Tensor:
+def asked(teacher: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     """The field that the teacher sees in uint8 images (B, 3, H, H); in bf16 on a GPU."""
     device = images.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        return teacher(images, zoom)
+        return teacher(images)
 
 
 def compiled_teacher(teacher: Teacher, compiled: bool) -> Callable[..., Tensor]:

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from strop.analysis.probes.fitting import HELD_OUT, _batches, fit
+from strop.analysis.probes.fitting import HELD_OUT, _batches, fit_probe
 from strop.analysis.probes.heads import Tokens, make_probe
 from strop.analysis.probes.protocol import PAPER, Head
 
@@ -43,7 +43,7 @@ def test_every_image_comes_once_before_any_comes_again():
 def test_the_weight_decay_is_chosen_on_images_that_were_not_trained_on():
     spy = Spy()
     schedule = replace(SCHEDULE, weight_decays=(0.0, 1e6))
-    fitted = fit(MAKE, spy, 20, schedule, seed=0, device=CPU)
+    fitted = fit_probe(MAKE, spy, 20, schedule, seed=0, device=CPU)
     tried = spy.trained[: -schedule.steps]
     assert len(tried) == 2 * schedule.steps
     assert len(flat(spy.measured)) == 20 // HELD_OUT
@@ -54,7 +54,7 @@ def test_the_weight_decay_is_chosen_on_images_that_were_not_trained_on():
 
 def test_a_single_weight_decay_is_not_tried():
     spy = Spy()
-    fit(MAKE, spy, 20, replace(SCHEDULE, weight_decays=(0.1,)), seed=0, device=CPU)
+    fit_probe(MAKE, spy, 20, replace(SCHEDULE, weight_decays=(0.1,)), seed=0, device=CPU)
     assert len(spy.trained) == SCHEDULE.steps
     assert not spy.measured
 
@@ -63,10 +63,10 @@ def test_a_seed_decides_everything_and_leaves_the_callers_chance_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first = fit(MAKE, Spy(), 20, SCHEDULE, seed=1, device=CPU).probe.state_dict()
+    first = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=1, device=CPU).probe.state_dict()
     assert torch.equal(torch.rand(3), expected)
-    again = fit(MAKE, Spy(), 20, SCHEDULE, seed=1, device=CPU).probe.state_dict()
-    other = fit(MAKE, Spy(), 20, SCHEDULE, seed=2, device=CPU).probe.state_dict()
+    again = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=1, device=CPU).probe.state_dict()
+    other = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=2, device=CPU).probe.state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["readout.linear.weight"], other["readout.linear.weight"])
 
@@ -80,6 +80,6 @@ def test_the_transformer_learns_at_its_own_rate():
 
 
 def test_a_probe_is_returned_ready_to_be_asked():
-    fitted = fit(MAKE, Spy(), 20, SCHEDULE, seed=0, device=CPU)
+    fitted = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=0, device=CPU)
     assert not fitted.probe.training
     assert fitted.weight_decay in SCHEDULE.weight_decays

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from strop.analysis.probes.depth import CroppedDepth
-from strop.analysis.probes.fitting import rate
 from strop.analysis.probes.heads import Readout
 from strop.analysis.probes.protocol import DINOV3, PAPER, find_protocol
 from strop.errors import ConfigError
+from strop.training.fit import rate_factor
 
 
 def test_dinov3_segmentation():
@@ -65,7 +65,7 @@ def test_dinov3_head():
 
 def test_the_learning_rate_rises_linearly_then_falls_to_zero_as_a_cosine():
     schedule = DINOV3.segmentation.schedule
-    rates = [rate(schedule, step) for step in range(schedule.steps)]
+    rates = [rate_factor(step, schedule.steps, schedule.warmup) for step in range(schedule.steps)]
     assert rates[0] < 1e-3
     assert rates[749] == pytest.approx(0.5, abs=1e-3)
     assert rates[1500] == 1

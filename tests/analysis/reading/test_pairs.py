@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import os
+
 import pytest
+import torch
 from spelled import spelled_pairs, subject_of
 
 from strop.analysis.reading.pairs import (
@@ -16,6 +20,7 @@ from strop.analysis.reading.pairs import (
 from strop.analysis.reading.reader import Options, run
 from strop.analysis.reading.reader_network import train_reader
 from strop.analysis.subject import Subject
+from strop.data.scenes.write import write_scenes
 from strop.data.spec import open_dataset
 from strop.errors import DataError, FormatError
 
@@ -42,6 +47,27 @@ def test_rendered_pairs_are_those_of_the_dataset(subject, tokenizer, monkeypatch
     for one, other in zip(again.scenes, short.scenes, strict=True):
         for a, b in zip(one, other, strict=True):
             assert a[4:] == pytest.approx(b[4:], abs=6e-4)
+
+
+def test_cached_pairs_are_those_of_the_model_and_the_data(subject, make_tokenizer, tmp_path):
+    folder = tmp_path / "clevr"
+    write_scenes(folder, n=3, size=64, seed=4)
+    spec = f"clevr:{folder}?split=train"
+
+    def files() -> set[str]:
+        encode_pairs(subject, spec)
+        return {path.name for path in subject.folder.glob("pairs-*")}
+
+    assert len(files()) == len(files()) == 1
+    image = next(iter(folder.rglob("*.png")))
+    os.utime(image, ns=(1, 1))
+    assert len(files()) == 2, "a file of the data has changed"
+    subject.tokenizer = make_tokenizer(seed=1)
+    assert len(files()) == 3, "another model"
+    subject.tokenizer = copy.deepcopy(subject.tokenizer)
+    with torch.no_grad():
+        next(subject.tokenizer.length_head.parameters()).add_(1)
+    assert len(files()) == 4, "other lengths"
 
 
 def test_pairs_round_trip_through_a_file(tmp_path):

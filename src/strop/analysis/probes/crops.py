@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from strop.analysis.probes.fitting import fit
-from strop.analysis.probes.heads import Representation, Tokens, make_probe
+from strop.analysis.probes.fitting import fit_probe
+from strop.analysis.probes.heads import Probe, Representation, Tokens, make_probe
 from strop.analysis.probes.probe import upsample
 from strop.analysis.probes.protocol import Head, Schedule
 from strop.analysis.probes.representations import NAMES, SEQUENCES
@@ -85,14 +85,14 @@ def _probe(
     tokenizer, scored = subject.tokenizer, subject.dataset
     device, progress = tokenizer.device, partial(subject.progress, f"probe of {name}")
 
-    def maps(probe: nn.Module, images: Tensor) -> Tensor:
+    def maps(probe: Probe, images: Tensor) -> Tensor:
         representation = represent(tokenizer, name, images.to(device), seed)
         output = task.finish(probe(representation))
         return upsample(output, images.shape[-2:], output_grid(tokenizer, name, images))
 
     with ThreadPoolExecutor(_THREADS) as threads:
 
-        def loss(probe: nn.Module, rows: Tensor, step: int) -> Tensor:
+        def loss(probe: Probe, rows: Tensor, step: int) -> Tensor:
             def crop(row: int) -> tuple[Tensor, Tensor]:
                 # One random stream per step and image: the order of threads does not matter.
                 stream = (seed * 1_000_003 + step) * 1_000_003 + row
@@ -111,7 +111,7 @@ def _probe(
             locations=tokenizer.config.grid**2,
             sequence=name in SEQUENCES,
         )
-        fitted = fit(make, loss, len(train), task.schedule, seed=seed, device=device)
+        fitted = fit_probe(make, loss, len(train), task.schedule, seed=seed, device=device)
 
     parts = []
     with torch.no_grad():
@@ -134,7 +134,7 @@ def represent(tokenizer: Tokenizer, name: str, images: Tensor, seed: int) -> Rep
     """The representation `name` of images (b, 3, H, W) uint8 on the model's device."""
     config = tokenizer.config
     if name == "teacher":
-        return tokenizer._scaled_field(images) / config.teacher.scale
+        return tokenizer.field(images, batch=len(images), resize=False)
     encoding = tokenizer.analyse(fit_square(images, config.image_size, "squash"), batch=len(images))
     if name == "latent":
         return tokenizer.interpret(program_of(tokenizer, encoding))

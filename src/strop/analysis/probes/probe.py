@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.analysis.probes.figure import COLUMNS, MOST_ROWS, draw_lengths, draw_predictions
-from strop.analysis.probes.fitting import Fitted, fit
+from strop.analysis.probes.fitting import Fitted, fit_probe
 from strop.analysis.probes.heads import Probe, Representation, make_probe
 from strop.analysis.probes.protocol import Head, Schedule
 from strop.analysis.probes.representations import (
@@ -103,13 +103,13 @@ def run_probe(
     device = torch.device(device)
     train = train.to(device) if fits_on(device, train.nbytes) else train
 
-    def loss(probe: torch.nn.Module, rows: Tensor, step: int) -> Tensor:
+    def loss(probe: Probe, rows: Tensor, step: int) -> Tensor:
         return task.loss(probe(train[rows].to(device)), rows)
 
     make = partial(
         make_probe, train, task.outputs, task.head, locations=task.locations, sequence=sequence
     )
-    fitted = fit(make, loss, task.images, task.schedule, seed=seed, device=device)
+    fitted = fit_probe(make, loss, task.images, task.schedule, seed=seed, device=device)
     parts = [
         task.measure(output, rows) for rows, output in outputs(fitted.probe, scored, task.chunk)
     ]

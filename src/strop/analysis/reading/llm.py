@@ -98,4 +98,4 @@ def ask_for_scene(ask: Callable[[str, int], str], prompt: str) -> Objects | None
     return None
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("scene",))
+ANALYSIS = Analysis(run=run, options=Options, needs=("scene",), roles=("codes", "lengths"))

@@ -99,4 +99,4 @@ def draw_curve(sizes: list[int], scores: dict[str, Scores]) -> Figure:
     return figure
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("scene",))
+ANALYSIS = Analysis(run=run, options=Options, needs=("scene",), roles=("codes", "lengths"))

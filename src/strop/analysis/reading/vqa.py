@@ -233,4 +233,4 @@ def _question_text(codes: Sequence[int], each: QuestionAnswer) -> str:
     return f"Codes: {write_codes(codes)}\nQuestion: {each.question.text}\nAnswer:"
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("scene",))
+ANALYSIS = Analysis(run=run, options=Options, needs=("scene",), roles=("codes", "lengths"))
