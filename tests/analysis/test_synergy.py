@@ -53,7 +53,7 @@ def test_all_pairs_or_the_requested_number_are_drawn(planted):
     assert len(drawn.unique(dim=0)) == len(drawn)
     assert (drawn[:, 1] < drawn[:, 2]).all()
     assert (drawn[:, 2] < lengths[drawn[:, 0]]).all()
-    inactive = synergy.draw_inactive(program, 3, 0)
+    inactive = synergy.draw_pairs(program, 3, 0, inactive=True)
     assert (inactive[:, 2] >= lengths[inactive[:, 0]]).all()
 
 

@@ -6,6 +6,8 @@ import html
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 
 import numpy as np
 import torch
@@ -50,7 +52,8 @@ def dictionary_page(
         rows.append(_row(entry, name))
         subject.progress("dictionary", done, len(entries))
     about = f"{len(entries)} codes on {len(subject)} images of {subject.data}"
-    files["dictionary/index.html"] = _PAGE.format(
+    page = Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
+    files["dictionary/index.html"] = page.substitute(
         about=html.escape(about), rows="\n".join(rows), width=(_TILE + 2) * examples
     )
     return files
@@ -122,45 +125,3 @@ def _row(entry: Entry, name: str) -> str:
         f'<img src="{name}" alt="images that code {entry.code} explains most" loading="lazy">'
         "</article>"
     )
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Dictionary of codes</title>
-<style>
-body {{ font: 14px/1.4 system-ui, sans-serif; margin: 1.5rem; color: #222; background: #fff; }}
-header {{ position: sticky; top: 0; background: #fff; padding: .4rem 0; }}
-main {{ display: grid; gap: .6rem;
-  grid-template-columns: repeat(auto-fill, minmax(calc({width}px + 11rem), 1fr)); }}
-article {{ display: flex; gap: .8rem; align-items: center; border: 1px solid #ddd;
-  border-radius: 6px; padding: .5rem; }}
-h2 {{ font-size: 1.2rem; margin: 0; min-width: 3rem; text-align: right; }}
-article p {{ margin: 0; width: 8rem; color: #444; font-size: 12px; }}
-</style>
-<header>
-<h1>Dictionary of codes</h1>
-<p>{about}. For each code the images whose field changes most when it is erased: above, the patch
-around the peak; below, the image with its erasure map, each map on its own scale.</p>
-<label>Code or class <input id="find" type="search"></label>
-<label>Order by <select id="order">
-<option value="count">use</option><option value="purity">purity</option>
-<option value="position">position</option><option value="code">code</option>
-</select></label>
-</header>
-<main>
-{rows}
-</main>
-<script>
-const main = document.querySelector("main"), all = [...main.children];
-find.oninput = () => all.forEach(entry => entry.style.display =
-  entry.textContent.toLowerCase().includes(find.value.toLowerCase()) ? "" : "none");
-order.onchange = () => {{
-  const up = ["position", "code"].includes(order.value) ? 1 : -1;
-  const key = entry => Number(entry.dataset[order.value]);
-  main.append(...all.sort((a, b) => up * (key(a) - key(b))));
-}};
-</script>
-</html>
-"""

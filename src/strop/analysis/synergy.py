@@ -75,9 +75,8 @@ def run(subject: Subject, options: Options) -> Findings:
         )
     maps = erasure_maps(subject)
     active = measure(subject, maps, drawn, options.memory)
-    inactive = measure(
-        subject, maps, draw_inactive(program, options.pairs, options.seed), options.memory
-    )
+    controls = draw_pairs(program, options.pairs, options.seed, inactive=True)
+    inactive = measure(subject, maps, controls, options.memory)
     comparisons = {
         "active pairs against inactive tokens": _compare(
             _by_image(active.pairs, np.abs(active.scores)),
@@ -128,32 +127,23 @@ def run(subject: Subject, options: Options) -> Findings:
     )
 
 
-def draw_pairs(program: Program, count: int, seed: int) -> Tensor:
-    """At most `count` active pairs (all, if 0) of each program that has three tokens: `(P, 3)`."""
+def draw_pairs(program: Program, count: int, seed: int, *, inactive: bool = False) -> Tensor:
+    """At most `count` pairs (all, if 0) of each program that has three active tokens: `(P, 3)`.
+
+    Pairs of two active tokens, or, if `inactive`, of an active and an inactive one.
+    """
     random = torch.Generator().manual_seed(seed)
-    drawn = []
+    drawn = [torch.zeros(0, 3, dtype=torch.int64)]
     for row, active in enumerate(program.active):
-        tokens = active.nonzero()[:, 0]
+        tokens, others = active.nonzero()[:, 0], (~active).nonzero()[:, 0]
         if len(tokens) < 3:
             continue
-        pairs = torch.combinations(tokens)
-        if count and len(pairs) > count:
-            pairs = pairs[torch.randperm(len(pairs), generator=random)[:count].sort().values]
+        pairs = torch.cartesian_prod(tokens, others) if inactive else torch.combinations(tokens)
+        if inactive or 0 < count < len(pairs):
+            chosen = torch.randperm(len(pairs), generator=random)[: count or None]
+            pairs = pairs[chosen.sort().values]
         drawn.append(torch.cat([torch.full((len(pairs), 1), row), pairs], dim=1))
-    return torch.cat(drawn) if drawn else torch.zeros(0, 3, dtype=torch.int64)
-
-
-def draw_inactive(program: Program, count: int, seed: int) -> Tensor:
-    """As many pairs of an active and an inactive token of each program that has both: `(P, 3)`."""
-    random = torch.Generator().manual_seed(seed)
-    drawn = []
-    for row, active in enumerate(program.active):
-        pairs = torch.cartesian_prod(active.nonzero()[:, 0], (~active).nonzero()[:, 0])
-        if active.sum() < 3 or not len(pairs):
-            continue
-        chosen = torch.randperm(len(pairs), generator=random)[: count or None].sort().values
-        drawn.append(torch.cat([torch.full((len(chosen), 1), row), pairs[chosen]], dim=1))
-    return torch.cat(drawn) if drawn else torch.zeros(0, 3, dtype=torch.int64)
+    return torch.cat(drawn)
 
 
 def synergy_maps(
