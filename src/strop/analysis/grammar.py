@@ -139,9 +139,9 @@ def run(subject: Subject, options: Options) -> Findings:
 
 def counted_bits(train: Program, test: Program) -> dict[str, Array]:
     """Bits of each held-out program under each n-gram model."""
-    learnt, held_out = symbols_of(train), symbols_of(test)
+    known, held_out = symbols_of(train), symbols_of(test)
     return {
-        name: NgramModel(chain, learnt, train.codebook_size + 1).bits(held_out)
+        name: NgramModel(chain, known, train.codebook_size + 1).bits(held_out)
         for name, chain in CHAINS.items()
     }
 

@@ -1,4 +1,4 @@
-"""A chat-completions server on a local port that answers what a test tells it to."""
+"""A chat-completions server on a local port, with the answers of a test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Answer:
 
 @dataclass
 class ChatServer:
-    """`requests` holds (path, headers, body) of everything that was asked."""
+    """`requests` holds (path, headers, body) of all requests."""
 
     base_url: str
     requests: list[tuple[str, dict[str, str], dict[str, Any]]]
@@ -49,12 +49,12 @@ def serve(answer: Callable[[int, str], Answer]) -> Iterator[ChatServer]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             requests.append((self.path, dict(self.headers), body))
-            made = answer(len(requests) - 1, body["messages"][-1]["content"])
-            self.send_response(made.status)
-            for name, value in made.headers.items():
+            reply = answer(len(requests) - 1, body["messages"][-1]["content"])
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(made.body())
+            self.wfile.write(reply.body())
 
         def log_message(self, *_: object) -> None:
             pass

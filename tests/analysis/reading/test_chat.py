@@ -16,7 +16,7 @@ from strop.errors import ConfigError, EndpointError
 
 @pytest.fixture
 def waits(monkeypatch) -> list[float]:
-    """How long the client waited, without waiting."""
+    """Waiting times of the client, which does not sleep."""
     waited: list[float] = []
     monkeypatch.setattr(chat.time, "sleep", waited.append)
     return waited
@@ -26,7 +26,7 @@ def endpoint(server) -> Endpoint:
     return Endpoint(base_url=server.base_url, model="oracle")
 
 
-def test_a_question_is_asked_as_the_protocol_has_it(monkeypatch):
+def test_requests_follow_the_protocol(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     with serve(lambda number, prompt: Answer("42")) as server:
         reply = complete(endpoint(server), "How many?")
@@ -41,7 +41,7 @@ def test_a_question_is_asked_as_the_protocol_has_it(monkeypatch):
     }
 
 
-def test_without_a_key_none_is_sent_and_the_variable_can_be_named(monkeypatch):
+def test_the_key_is_optional_and_its_variable_can_be_named(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("OTHER_KEY", "other")
     with serve(lambda number, prompt: Answer("")) as server:
@@ -51,7 +51,7 @@ def test_without_a_key_none_is_sent_and_the_variable_can_be_named(monkeypatch):
     assert server.requests[1][1]["Authorization"] == "Bearer other"
 
 
-def test_a_busy_endpoint_is_given_the_time_it_asks_for(waits):
+def test_retry_after_headers_are_respected(waits):
     in_a_minute = email.utils.formatdate(time.time() + 60, usegmt=True)
     answers = [
         Answer(status=429, headers={"Retry-After": "7"}),
@@ -65,7 +65,7 @@ def test_a_busy_endpoint_is_given_the_time_it_asks_for(waits):
     assert waits == [7.0, pytest.approx(60, abs=3), chat.LONGEST_WAIT, 8.0]
 
 
-def test_a_malformed_answer_is_asked_for_again(waits):
+def test_a_malformed_answer_is_requested_again(waits):
     answers = [Answer(raw=b"<html>"), Answer(raw=b'{"choices": []}'), Answer("fine")]
     with serve(lambda number, prompt: answers[number]) as server:
         assert complete(endpoint(server), "?").text == "fine"
@@ -76,13 +76,13 @@ def test_a_malformed_answer_is_asked_for_again(waits):
     ("message", "text"),
     [({"content": None}, ""), ({"content": [{"type": "text", "text": "a"}, {"text": "b"}]}, "ab")],
 )
-def test_contents_that_are_no_string(message, text):
+def test_contents_that_are_not_strings(message, text):
     raw = json.dumps({"choices": [{"message": message}], "usage": None}).encode()
     with serve(lambda number, prompt: Answer(raw=raw)) as server:
         assert complete(endpoint(server), "?").text == text
 
 
-def test_it_gives_up_and_says_what_happened(waits):
+def test_the_last_problem_is_reported_after_all_tries(waits):
     with (
         serve(lambda number, prompt: Answer(status=502, raw=b"bad gateway")) as server,
         pytest.raises(EndpointError, match=r"6 tries.*bad gateway"),
@@ -92,7 +92,7 @@ def test_it_gives_up_and_says_what_happened(waits):
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0]
 
 
-def test_nobody_there(waits):
+def test_an_unreachable_endpoint(waits):
     with serve(lambda number, prompt: Answer()) as server:
         pass
     with pytest.raises(EndpointError, match="did not answer"):
@@ -102,7 +102,7 @@ def test_nobody_there(waits):
 @pytest.mark.parametrize(
     ("status", "remedy"), [(401, "OPENAI_API_KEY"), (404, "base_url"), (400, "says")]
 )
-def test_a_refusal_is_not_asked_again(waits, status, remedy):
+def test_a_refused_request_is_not_retried(waits, status, remedy):
     with (
         serve(lambda number, prompt: Answer(status=status, raw=b"no")) as server,
         pytest.raises(EndpointError, match=remedy),
@@ -112,7 +112,7 @@ def test_a_refusal_is_not_asked_again(waits, status, remedy):
     assert not waits
 
 
-def test_a_key_follows_no_redirect(waits):
+def test_redirects_are_refused(waits):
     with serve(lambda number, prompt: Answer("gotcha")) as thief:
         away = Answer(status=302, headers={"Location": f"{thief.base_url}/chat/completions"})
         with (
@@ -124,12 +124,12 @@ def test_a_key_follows_no_redirect(waits):
 
 
 @pytest.mark.parametrize("setting", [{"base_url": "file:///etc"}, {"base_url": ""}, {"model": ""}])
-def test_a_nonsense_endpoint_is_refused(setting):
+def test_an_invalid_endpoint_is_refused(setting):
     with pytest.raises(ConfigError):
         Endpoint(**{"base_url": "http://localhost/v1", "model": "m", **setting})
 
 
-def test_a_transcript_answers_what_it_holds(tmp_path):
+def test_requests_in_a_transcript_are_not_sent_again(tmp_path):
     path = tmp_path / "deep" / "transcript.jsonl"
     with serve(lambda number, prompt: Answer(f"answer {number}")) as server:
         first = Transcript(path, endpoint(server))
@@ -144,12 +144,12 @@ def test_a_transcript_answers_what_it_holds(tmp_path):
         assert len(server.requests) == 3
         assert again.usage() == {"requests": 1, "prompt_tokens": 100, "completion_tokens": 7}
         other = Endpoint(base_url=server.base_url, model="another")
-        assert Transcript(path, other).ask("b") == "answer 3", "another model is asked itself"
+        assert Transcript(path, other).ask("b") == "answer 3", "another model has its own replies"
     kept = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["prompt"] for entry in kept] == ["a", "b", "a", "b"]
 
 
-def test_a_transcript_cut_in_the_middle_of_a_line_goes_on(tmp_path):
+def test_an_incomplete_last_line_of_a_transcript_is_ignored(tmp_path):
     path = tmp_path / "transcript.jsonl"
     with serve(lambda number, prompt: Answer(f"answer {number}")) as server:
         Transcript(path, endpoint(server)).ask("a")

@@ -57,10 +57,10 @@ def test_a_model_that_knows_reads_every_scene(subject):
     assert findings.numbers["usage"]["requests"] == 3
     assert all("<think> and </think>" in prompt for prompt in server.prompts)
     assert [query(prompt) for prompt in server.prompts] == list(known)[-3:]
-    # Four examples, none of them a scene that is asked for.
+    # Four examples, none of them a scene to read.
     for prompt in server.prompts:
         assert prompt.count("Codes:") == 5
-        assert not any(f"JSON: {known[asked]}" in prompt for asked in list(known)[-3:])
+        assert not any(f"JSON: {known[codes]}" in prompt for codes in list(known)[-3:])
 
 
 def test_one_retry_then_a_failure(subject):

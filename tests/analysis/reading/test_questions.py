@@ -67,9 +67,9 @@ def test_questions_worked_by_hand(question, text, answer):
 
 def test_generated_questions_have_one_answer_and_do_not_give_it_away():
     random = np.random.default_rng(0)
-    asked = [pair for scene in spelled_pairs(300).scenes for pair in ask_about(scene, random)]
-    assert {question.kind for question, _ in asked} == set(KINDS)
-    for question, answer in asked:
+    pairs = [pair for scene in spelled_pairs(300).scenes for pair in ask_about(scene, random)]
+    assert {question.kind for question, _ in pairs} == set(KINDS)
+    for question, answer in pairs:
         assert answer is not None
         assert all(1 <= len(words) <= 3 for words in question.about)
         assert all(question.attribute not in words for words in question.about)

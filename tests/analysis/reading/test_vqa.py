@@ -78,14 +78,14 @@ def test_answers_in_replies(reply, answer):
 
 def test_a_head_with_the_program_is_better_than_one_without():
     pairs, test = spelled_pairs(600, most=1), spelled_pairs(100, most=1, seed=1)
-    learnt, questions = (
+    known, questions = (
         [each for each in ask_all(part.scenes, seed) if each.question.kind == "query"]
         for seed, part in enumerate((pairs, test))
     )
     reader = train_reader(pairs, NetworkConfig(width=48, depth=1, dropout=0.0), epochs=10)
     accuracy = {}
     for sees in (True, False):
-        head = train_answer_head(reader, pairs, learnt, sees=sees, epochs=16)
+        head = train_answer_head(reader, pairs, known, sees=sees, epochs=16)
         right = judge(head.answer(reader, test, questions), questions)
         accuracy[sees] = sum(right) / len(right)
     assert accuracy[True] > 0.9

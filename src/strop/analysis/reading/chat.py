@@ -54,7 +54,7 @@ class EndpointOptions:
     model     the endpoint's name of the model
     key_env   environment variable that holds the key
     think     ask for reasoning in <think> tags first
-    scenes    scenes that the language model is asked about
+    scenes    scenes for the language model
     shots     examples in the prompt
     """
 

@@ -54,7 +54,7 @@ def training_and_test(
 ) -> tuple[ScenePairs, ScenePairs]:
     """Pairs to train on and pairs to test on.
 
-    With a `spec`, its dataset is trained on and the whole subject is tested on. Without one, the
+    With a `spec`, its dataset is trained on and all of the subject is tested on. Without one, the
     last `test_share` of the subject is tested on.
     """
     own = pairs_of(subject)

@@ -41,7 +41,7 @@ The answer only. No prose.{think}"""
 
 @dataclass(frozen=True, kw_only=True)
 class Options(TrainingOptions, EndpointOptions):
-    """Options of the analysis of questions; with an endpoint, a language model is asked too.
+    """Options of the analysis of questions; with an endpoint, also by a language model.
 
     rounds  passes of the answer head over the questions, of which every scene has a few
     """
