@@ -137,6 +137,12 @@ def test_statistics_of_tables_are_scipys_and_sklearns(table):
     assert mutual_information(table) == pytest.approx(mi, abs=1e-9)
 
 
+def test_entropy_with_empty_cells_is_scipys():
+    counts = [5, 0, 3, 1]
+    assert entropy(counts) == pytest.approx(scipy.stats.entropy(counts))
+    assert entropy([0, 0]) == 0
+
+
 def test_gini_coefficients():
     assert gini([3, 3, 3, 3]) == pytest.approx(0)
     assert gini([0, 0, 0, 8]) == pytest.approx(0.75)

@@ -16,6 +16,7 @@ from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.regions import erasure_maps, owned_codes, owners, patch_shares, pooled_table
 from strop.analysis.subject import Subject
+from strop.analysis.usage import code_counts
 from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes
 from strop.program import Program
 from strop.statistics import Array, entropy, gini, mutual_information, null_p, purity
@@ -50,7 +51,7 @@ def run(subject: Subject, options: Options) -> Findings:
     """Usage, purity, positions and co-occurrence of the codes, and the dictionary."""
     program, classes = subject.program, subject.classes
     maps = erasure_maps(subject)
-    usage = used(program)
+    usage = code_counts(program).numpy()
     places = position_table(program)
     together = cooccurrence(program)
     numbers: dict[str, Any] = {
@@ -91,11 +92,6 @@ def run(subject: Subject, options: Options) -> Findings:
             "from zero where one class covers most pixels.",
         ),
     )
-
-
-def used(program: Program) -> Counts:
-    """How often each code is active: `(N,)`."""
-    return np.bincount(program.codes[program.active].numpy(), minlength=program.codebook_size)
 
 
 def concentration(usage: Counts) -> dict[str, float]:
