@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 import strop
-from strop.analysis.frame import run_study
+from strop.structure.study import run_study
 from structure import keep
 
 ALL = ("reader", "grammar", "vqa")
@@ -32,16 +32,14 @@ def main() -> None:
     options = {"pairs": arguments.pairs, "epochs": arguments.epochs}
     for name in arguments.studies:
         Console().print(f"{name} on {arguments.test} with {arguments.model}")
-        run_study(
-            tokenizer, name, arguments.test, arguments.out, options, batch=250, progress=report
-        )
+        run_study(tokenizer, name, arguments.test, arguments.out, options, batch=250, watch=tell)
         keep(arguments.out, name, "scenes", Path(arguments.model).name, private="")
 
 
-def report(task: str, done: int, total: int) -> None:
-    """Print a line when a task is done."""
+def tell(what: str, done: int, total: int) -> None:
+    """A line when something is done."""
     if done == total:
-        Console().print(f"  {task}: {total}")
+        Console().print(f"  {what}: {total}")
 
 
 if __name__ == "__main__":

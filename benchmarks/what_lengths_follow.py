@@ -22,12 +22,12 @@ from rich.progress import track
 from torch import Tensor
 
 from common import RESULTS, device, save
-from strop.analysis.complexity import covered, outlines
 from strop.data.scenes import ScenesDataset, truth
 from strop.data.spec import open_dataset
 from strop.files import read_json
 from strop.model.teacher import Teacher, load_teacher
 from strop.statistics import bootstrap, pearson
+from strop.structure.complexity import covered, outlines
 from strop.training.features import outlines_of
 
 HELD_OUT = "scenes:?n=2000&seed=2000&size=128"
