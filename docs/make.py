@@ -19,9 +19,11 @@ from typing import Any
 
 from strop.analysis.alignment import HEADLINE
 from strop.analysis.findings import Table
+from strop.analysis.frame import find_analysis
 from strop.analysis.metric_info import METRICS
 from strop.analysis.page import Picture, Points, Text, to_markdown
 from strop.analysis.probes.protocol import PROTOCOLS
+from strop.analysis.registry import STUDIES
 from strop.analysis.report import read_runs, report_blocks
 from strop.config import flatten, to_dict
 from strop.files import write_text
@@ -324,8 +326,10 @@ def study_options() -> str:
     rows = []
     for name in STUDIES:
         kind = find_analysis(name).options
-        told = re.findall(r"^ {4}(\w[\w, ]*?)  +(\S.*(?:\n {6,}\S.*)*)", kind.__doc__, re.M)
-        texts = {each: text for names, text in told for each in names.split(", ")}
+        texts: dict[str, str] = {}
+        for base in reversed(kind.__mro__[:-1]):  # options may be inherited
+            found = re.findall(r"^ {4}(\w+)  +(\S.*(?:\n {6,}\S.*)*)", base.__doc__, re.M)
+            texts |= dict(found)
         for option in fields(kind):
             text = re.sub(r"\s+", " ", texts.get(option.name, "")).replace("<", "&lt;")
             shown = f"`--{option.name.replace('_', '-')}`"

@@ -27,7 +27,7 @@ def test_importing_strop_is_cheap():
 def test_models_are_loaded_without_packages_for_other_tasks():
     loaded = loaded_by("strop.load, strop.Tokenizer, strop.Program")
     assert "torch" in loaded
-    assert not loaded & {"strop.training.loop", "strop.structure", *HEAVY}
+    assert not loaded & {"strop.training.loop", "strop.analysis", *HEAVY}
 
 
 def test_every_public_name_is_there():

@@ -67,7 +67,9 @@ def beside_the_paper(rows: Sequence[Row]) -> Iterator[Block]:
         known = [found for row in some for found in (row.values(kind), _paper(row))]
         shown = [name for name in COLUMNS if any(name in found for found in known)]
         yield Text(f"On {_images(some, kind)} {label}:")
-        yield Table("", ["", *(METRICS[name].heading for name in shown)], _beside(some, kind, shown))
+        yield Table(
+            "", ["", *(METRICS[name].heading for name in shown)], _beside(some, kind, shown)
+        )
         yield from _without_bits(some, kind)
         yield from _seeds(some, kind, shown)
         yield from _cost_of_lengths(some, kind)

@@ -25,7 +25,6 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
-from strop.training.sources import compiled_teacher, to_device
 from torch import Tensor
 
 from card import save_distilled

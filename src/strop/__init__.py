@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from strop.analysis.counterfactual import erasure
     from strop.errors import StropError
     from strop.model.checkpoint import load
     from strop.model.tokenizer import Tokenizer, TokenizerConfig
     from strop.program import Program
-    from strop.structure.counterfactual import erasure
     from strop.training.loop import train
 
 __version__ = "0.1.0"
@@ -21,7 +21,7 @@ _MODULES = {
     "StropError": "strop.errors",
     "Tokenizer": "strop.model.tokenizer",
     "TokenizerConfig": "strop.model.tokenizer",
-    "erasure": "strop.structure.counterfactual",
+    "erasure": "strop.analysis.counterfactual",
     "load": "strop.model.checkpoint",
     "train": "strop.training.loop",
 }

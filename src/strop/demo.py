@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from strop.data.rendered import ScenesDataset
+from strop.analysis.counterfactual import erasure
+from strop.data import ScenesDataset
 from strop.errors import DataError
 from strop.figures import (
     MUTED,
@@ -28,7 +29,6 @@ from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.scenes import object_counts
-from strop.structure.counterfactual import erasure
 
 OBJECT_COUNTS = (3, 5, 8, 10)
 """The demo shows the first scene of `SEED` with each of these numbers of objects."""

@@ -1,13 +1,26 @@
-"""Small sets of images on disk, for suites that need nothing else."""
+"""The planted model and its images, and small folders of images on disk."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "reading"))
+
+from planted import PlantedTokenizer, subject_of
+
+from strop.analysis.subject import Subject
 from strop.images import save_image
+
+
+@pytest.fixture(scope="session")
+def planted() -> Subject:
+    """48 planted images, with the model that encodes them."""
+    return subject_of(PlantedTokenizer().eval())
 
 
 @pytest.fixture(scope="session")

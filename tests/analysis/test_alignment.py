@@ -107,12 +107,6 @@ def test_erased_tokens_are_not_used():
     assert usage.codebook(program)["codebook_used"] == 50
 
 
-def test_entropy_matches_scipy():
-    scipy_stats = pytest.importorskip("scipy.stats")
-    counts = torch.tensor([5, 0, 3, 1])
-    assert usage.entropy(counts) == pytest.approx(scipy_stats.entropy(counts.numpy()))
-
-
 @pytest.mark.parametrize(("width", "times"), [(384, 4915), (768, 9830), (1024, 13107)])
 def test_compression_is_the_papers(width, times):
     """DINO-S, DINO-B, DINO-L at 256 px: 64 codes of 1024 are 640 bits."""

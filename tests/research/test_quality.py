@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from strop.analysis.teacher import grouping_auc, teacher_quality
-from strop.evaluation import teacher as module
 
 import quality as module
 from quality import grouping_auc, teacher_quality

@@ -40,8 +40,8 @@ from strop.analysis.probes.protocol import PAPER
 from strop.analysis.probes.segmentation import SegmentationTask
 from strop.analysis.probes.splits import check_classes, required
 from strop.analysis.subject import check_disjoint, concatenate, narrow
+from strop.data.loader import record_batches
 from strop.data.record import Batch, Dataset, first_readable
-from strop.data.stream import record_batches
 from strop.errors import ConfigError, DataError, ModelError
 from strop.files import PathLike
 from strop.identity import of_dataset

@@ -7,6 +7,7 @@ An analysis is a module named in `strop.analysis.registry`, with
         draws: int = field(default=200, metadata={"min": 1})
         share: float = field(default=0.2, metadata={"above": 0, "below": 1})
         seed: int = 0                               # numbers are at least 0 if nothing else is said
+        pairs: str = field(default="", metadata={"dataset": True})       # a spec of further data
 
     def run(subject: Subject, options: Options) -> Findings: ...
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,7 @@ def find_analysis(
             f"There is no {what} {name!r}.",
             f"{did_you_mean(name, known)}Choose one of {', '.join(known)}.",
         )
-    module = importlib.import_module(ANALYSES[name].module)
-    return module.ANALYSIS if hasattr(module, "ANALYSIS") else _ported(module.STUDY)
+    return importlib.import_module(ANALYSES[name].module).ANALYSIS
 
 
 def make_options(analysis: Analysis, name: str, values: Mapping[str, Any]) -> Any:
@@ -162,7 +162,7 @@ def run_study(
         "model": tokenizer.identity.codes,
         "data": data,
         "options": to_dict(chosen),
-        "identities": identities(subject, analysis),
+        "identities": identities(subject, analysis, chosen),
     }
     found = read_findings(out, name, "study")
     if found is not None and not differences(found, header):
@@ -171,14 +171,22 @@ def run_study(
     return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
 
 
-def identities(subject: Subject, analysis: Analysis) -> dict[str, Any]:
-    """The identities of everything that can change the result: the model's by role, the data's."""
+def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dict[str, Any]:
+    """The identities of everything that can change the result: the model's by role, the data's.
+
+    An option with `dataset` in its field's metadata is the spec of further data.
+    """
     model = subject.tokenizer.identity.as_dict()
     train = {} if subject.train is None else {"train": of_dataset(subject.train.dataset)}
     return {
         "model": {role: model[role] for role in analysis.roles},
         "data": of_dataset(subject.dataset),
         **train,
+        **{
+            each.name: of_dataset(open_dataset(spec))
+            for each in (fields(options) if options is not None else ())
+            if each.metadata.get("dataset") and (spec := getattr(options, each.name))
+        },
     }
 
 
@@ -202,24 +210,3 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str
         for key in (*new, *old)
         if old.get(key) != new.get(key)
     }
-
-
-def _ported(study: Any) -> Analysis:
-    """A study with the interface of `strop.structure.study`, until none is left."""
-    old = importlib.import_module("strop.structure.study")
-
-    def run(subject: Subject, options: Any) -> Findings:
-        records = subject.records
-        masks = {name: getattr(records, name) for name in ("semantic", "instance")}
-        wide = {name: mask.long() for name, mask in masks.items() if mask is not None}
-        encoded = old.Encoded(
-            data=subject.data,
-            records=replace(records, **wide),
-            program=subject.program,
-            classes=subject.classes,
-            label_names=subject.label_names,
-        )
-        job = old.Job(subject.folder, subject.progress)
-        return Findings(**vars(study.run(subject.tokenizer, encoded, options, job)))
-
-    return Analysis(run=run, options=study.options, needs=study.needs)

@@ -26,21 +26,21 @@ EVALUATIONS = {
 """The paper's tables: `strop eval` runs these by default."""
 
 STUDIES = {
-    "erasure": Entry("strop.structure.erasure", "what each token contributes to the field"),
-    "synergy": Entry("strop.structure.synergy", "what two tokens contribute only together"),
-    "codes": Entry("strop.structure.codes", "usage of the codebook, and a dictionary of codes"),
+    "erasure": Entry("strop.analysis.erasure", "what each token contributes to the field"),
+    "synergy": Entry("strop.analysis.synergy", "what two tokens contribute only together"),
+    "codes": Entry("strop.analysis.code_usage", "usage of the codebook, and a dictionary of codes"),
     "readouts": Entry(
-        "strop.structure.readouts", "unsupervised regions and classes from fields and codes"
+        "strop.analysis.readouts", "unsupervised regions and classes from fields and codes"
     ),
-    "complexity": Entry("strop.structure.complexity", "program length against image complexity"),
+    "complexity": Entry("strop.analysis.complexity", "program length against image complexity"),
     "contingency": Entry(
-        "strop.structure.contingency", "whether attributes live in single codes or combinations"
+        "strop.analysis.contingency", "whether attributes live in single codes or combinations"
     ),
-    "controls": Entry("strop.structure.controls", "the effect of order, prefix and position"),
-    "llm": Entry("strop.structure.llm", "scenes read from codes by a language model"),
-    "reader": Entry("strop.structure.reader", "scenes read from codes by a small trained network"),
-    "vqa": Entry("strop.structure.vqa", "questions about scenes, answered from codes"),
-    "grammar": Entry("strop.structure.grammar", "prediction of the next code"),
+    "controls": Entry("strop.analysis.controls", "the effect of order, prefix and position"),
+    "llm": Entry("strop.analysis.reading.llm", "scenes read from codes by a language model"),
+    "reader": Entry("strop.analysis.reading.reader", "scenes read from codes by a trained network"),
+    "vqa": Entry("strop.analysis.reading.vqa", "questions about scenes, answered from codes"),
+    "grammar": Entry("strop.analysis.grammar", "prediction of the next code"),
 }
 """What the codes mean: `strop study` runs one of these."""
 

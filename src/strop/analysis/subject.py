@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strop.data.loader import record_batches
 from strop.data.record import VOID, Batch, Dataset
-from strop.data.stream import record_batches
 from strop.errors import DataError
 from strop.model.tokenizer import Encoding, Tokenizer
 from strop.program import Program

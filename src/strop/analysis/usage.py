@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from strop.program import Program
-from strop.statistics import pearson
+from strop.statistics import entropy, pearson
 
 FLOAT_BITS = 32
 
@@ -16,7 +16,7 @@ FLOAT_BITS = 32
 def codebook(program: Program) -> dict[str, float]:
     """The share of the codebook that active tokens use, and the perplexity of their codes."""
     used = code_counts(program)
-    perplexity = math.exp(entropy(used))
+    perplexity = math.exp(float(entropy(used)))
     return {
         "codebook_used": 100 * float((used > 0).double().mean()),
         "codebook_effective": 100 * perplexity / program.codebook_size,
@@ -54,7 +54,7 @@ def bits(program: Program, *, locations: int, width: int) -> dict[str, float]:
     mean_length = float(program.lengths.double().mean())
     return {
         "bits_fixed_rate": fixed,
-        "bits_entropy": mean_length * entropy(code_counts(program)) / math.log(2),
+        "bits_entropy": mean_length * float(entropy(code_counts(program))) / math.log(2),
         "bits_most": most,
         "compression": field / fixed if fixed else math.inf,
         "compression_least": field / most if most else math.inf,
@@ -65,9 +65,3 @@ def code_counts(program: Program) -> Tensor:
     """(N,) the number of active tokens of each code."""
     active = program.codes[program.active]
     return torch.bincount(active.cpu(), minlength=program.codebook_size)
-
-
-def entropy(counts: Tensor) -> float:
-    """The entropy in nats of the distribution with these counts (N,)."""
-    share = counts.double() / counts.sum()
-    return float(torch.special.entr(share).sum())

@@ -96,20 +96,6 @@ def counting(task: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: report(task, done, total)
 
 
-@contextmanager
-def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars as a function of (task, done, total): one for each task."""
-    with progress() as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def update(task: str, done: int, total: int) -> None:
-            if task not in tasks:
-                tasks[task] = bar.add_task(task, total=total)
-            bar.update(tasks[task], completed=done, total=total)
-
-        yield update
-
-
 def say(text: str) -> None:
     """A line on stderr, never wrapped inside a path."""
     err.print(text, soft_wrap=True)

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from fastapi import APIRouter, Path
 from torch import Tensor
 
-from strop.data.rendered import ScenesDataset
+from strop.analysis.counterfactual import erasure, pair_erasure
+from strop.data import ScenesDataset
 from strop.errors import ProgramError
 from strop.inspector.colours import Basis, clusters
 from strop.inspector.engine import AnalysedImage, Engine
@@ -44,7 +45,6 @@ from strop.metrics import cosine, r2, r2_centred
 from strop.program import check_range
 from strop.scenes import object_counts
 from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
-from strop.structure.counterfactual import erasure, pair_erasure
 
 Code = Annotated[int, Path(ge=0, lt=2**31)]
 ERRORS = {

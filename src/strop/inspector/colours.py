@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.structure.readouts import k_means
+from strop.analysis.readouts import k_means
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from threading import Event, Thread
 import torch
 from torch import Tensor
 
+from strop.analysis.counterfactual import pair_erasure
 from strop.data.layout import list_files
 from strop.data.rendered import ScenesDataset
 from strop.errors import DataError, ImageError
@@ -18,7 +19,6 @@ from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
 from strop.inspector.pictures import thumbnail
 from strop.program import Program
-from strop.structure.counterfactual import pair_erasure
 
 SCENES = 32
 SCENE_SIZE = 128  # rendering larger scenes would delay the first request

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 from safetensors.torch import load
-from strop.data.scenes import ScenesDataset
 
 from strop.analysis.frame import check_subject
 from strop.analysis.metric_info import METRICS
@@ -19,6 +18,7 @@ from strop.analysis.probes import protocol as protocols
 from strop.analysis.probes.protocol import DINOV3, PAPER
 from strop.analysis.probes.representations import NAMES, representations
 from strop.analysis.subject import Subject, check_disjoint
+from strop.data import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.data.subset import subset
 from strop.errors import ConfigError, DataError

@@ -25,7 +25,7 @@ export function pythonLines({ model, source, encoded, program, token, pair }) {
   lines.push("import strop");
   if (source?.scene) lines.push("from strop.data import ScenesDataset");
   if (source) lines.push("from strop.metrics import r2, r2_centred");
-  if (paired) lines.push("from strop.structure.counterfactual import pair_erasure");
+  if (paired) lines.push("from strop.analysis.counterfactual import pair_erasure");
   lines.push("", `tok = strop.load(${JSON.stringify(model.name)})`);
   if (source) {
     lines.push(`image = ${imageLine(source)}`, "program = tok.encode(image)");
