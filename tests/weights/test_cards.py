@@ -74,7 +74,7 @@ def test_scenes_is_above_its_bars() -> None:
 def test_the_cards_metrics_are_the_measured_ones(
     name: str, bundled: Callable[[str], Tokenizer], recipe: ModuleType
 ) -> None:
-    assert bundled(name).about["metrics"] == recipe.told(measured(name))
+    assert bundled(name).about["metrics"] == recipe.card_metrics(measured(name))
 
 
 @pytest.mark.parametrize("name", MODELS)
