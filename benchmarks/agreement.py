@@ -1,4 +1,4 @@
-"""How many codes and lengths a GPU gets, by precision, as a CPU does, for a trained model."""
+"""Share of codes and lengths that a GPU and a CPU compute alike, by precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=128)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("there is no GPU to compare with")
+        parser.error("this benchmark needs a GPU")
 
     dataset = open_dataset(arguments.data)
     images = [dataset[index].image for index in range(min(arguments.images, len(dataset)))]

@@ -1,7 +1,7 @@
-"""Milliseconds of the two masked attention calls, PyTorch's kernels beside our own, on a GPU.
+"""Time of the two masked attention calls on a GPU: PyTorch's kernels and strop's.
 
-Inputs are split from rows as linear layers leave them, and heads are joined again afterwards, so
-that copies either side needs are counted. CUDA graphs leave out the time of launching.
+Inputs are views of the outputs of linear layers, and heads are joined afterwards, so that copies
+count. CUDA graphs exclude the time of kernel launches.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def times(batch: int, n: int, m: int, visible: Tensor) -> list[tuple[str, float]]:
-    """Milliseconds of `n` queries over `m` keys."""
+    """Milliseconds of `n` queries over `m` keys, forward and in total."""
     rows, keys, values, grad = (
         torch.randn(
             batch, count, parts * HEADS * WIDTH, device="cuda", dtype=torch.bfloat16
@@ -96,7 +96,7 @@ def times(batch: int, n: int, m: int, visible: Tensor) -> list[tuple[str, float]
 
 
 def graphed_seconds(call: Callable[[], Any]) -> float:
-    """Time of the call's kernels alone."""
+    """Time of the kernels of a call, without launches."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -1,10 +1,8 @@
-"""What the benchmarks share: the machine's name, honest timing, one JSON per benchmark."""
+"""Shared by the benchmarks: device, timing, and one JSON per benchmark with the machine."""
 
 from __future__ import annotations
 
 import fcntl
-import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from typing import Any
 
 import torch
 
-import strop
+from strop.device import choose_device, describe_machine
 from strop.files import read_json, write_json
 
 RESULTS = Path(__file__).parent / "results"
@@ -22,52 +20,47 @@ RESULTS = Path(__file__).parent / "results"
 
 def device() -> torch.device:
     """The GPU if there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(choose_device(None))
 
 
 def machine() -> dict[str, Any]:
-    """What a reader needs to know to judge a number."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "device": gpu or "CPU",
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "strop": strop.__version__,
-    }
+    """Device, cores and versions."""
+    return describe_machine(device())
 
 
 def save(name: str, result: dict[str, Any]) -> Path:
-    """Write `results/NAME.json`, with the machine."""
+    """Write `results/NAME.json` with a description of the machine."""
     path = RESULTS / f"{name}.json"
     write_json(path, "benchmark", 1, {"machine": machine(), **result})
     return path
 
 
 @contextmanager
-def _turn(kind: int, name: str) -> Iterator[None]:
+def _lock(kind: int, name: str) -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / f"strop-benchmark-{name}.lock").open("w") as file:
         fcntl.flock(file, kind)
-        yield  # closing the file gives the turn up
+        yield  # closing the file releases the lock
 
 
 def preparing() -> Any:
-    """Compile and warm up in here: benchmarks started side by side may do so together ..."""
-    return _turn(fcntl.LOCK_SH, "device")
+    """Shared lock for compiling and warming up: concurrent benchmarks may do so together."""
+    return _lock(fcntl.LOCK_SH, "device")
 
 
 def alone() -> Any:
-    """... and take times in here: one at a time, while none is preparing."""
-    return _turn(fcntl.LOCK_EX, "device")
+    """Exclusive lock for timing: one benchmark at a time, while none is preparing."""
+    return _lock(fcntl.LOCK_EX, "device")
 
 
 def save_rows(
     name: str, rows: list[dict[str, Any]], keys: tuple[str, ...], **others: Any
 ) -> list[dict[str, Any]]:
-    """Put `rows` into `results/NAME.json` beside those of earlier runs on the same machine, or in
-    place of those with the same `keys`; all the rows then in it."""
+    """Merge `rows` into `results/NAME.json` and return all its rows.
+
+    Rows with the same `keys` are replaced. Rows of another machine are dropped.
+    """
     path = RESULTS / f"{name}.json"
-    with _turn(fcntl.LOCK_EX, name):
+    with _lock(fcntl.LOCK_EX, name):
         earlier = read_json(path, "benchmark", 1) if path.is_file() else {}
         kept = earlier.get("rows", []) if earlier.get("machine") == machine() else []
         new = {tuple(row[key] for key in keys) for row in rows}
@@ -78,7 +71,7 @@ def save_rows(
 
 
 def seconds(call: Callable[[], Any], *, repeat: int = 5, at_least: float = 0.3) -> float:
-    """Median time of one call after a warm-up; each sample is at least `at_least` seconds long."""
+    """Median time of one call after a warm-up; each sample takes at least `at_least` seconds."""
     samples = side_by_side({"": call}, repeat=repeat, at_least=at_least)[""]
     return sorted(samples)[repeat // 2]
 
@@ -86,7 +79,7 @@ def seconds(call: Callable[[], Any], *, repeat: int = 5, at_least: float = 0.3) 
 def side_by_side(
     calls: dict[str, Callable[[], Any]], *, repeat: int = 5, at_least: float = 0.3
 ) -> dict[str, list[float]]:
-    """Times of one call of each, taken in turns, so that a busy moment falls on all of them."""
+    """Times of one call of each function, in alternation, so that other load affects all alike."""
     numbers = {name: _calls_for(call, at_least) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeat):

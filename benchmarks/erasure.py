@@ -1,4 +1,4 @@
-"""All K erasures of an image, as times one interpretation of K programs in a batch."""
+"""Time of all K erasures of an image, relative to interpreting a batch of K programs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main() -> None:
             },
             repeat=arguments.repeat,
         )
-        # Each pair was taken one after the other, so a busy moment falls on both.
+        # Each pair was timed together, so other load affects both.
         ratios = sorted(e / p for e, p in zip(times["erasures"], times["programs"], strict=True))
         middle = {name: sorted(taken)[len(taken) // 2] for name, taken in times.items()}
         ratio = ratios[len(ratios) // 2]

@@ -1,7 +1,7 @@
-"""How long the whole evaluation takes: every suite, probes by the `paper` protocol.
+"""Time of a full evaluation: every suite, probes by the `paper` protocol.
 
-1,000 rendered scenes to fit on and 500 to measure on. They are rendered and packed first, which is
-not timed: a dataset lies on disk. The first suite on a dataset also computes its features.
+1,000 rendered scenes for fitting and 500 for measuring. Rendering and packing are not timed.
+The first suite on a dataset includes the time of its features.
 
     python benchmarks/eval.py MODEL
 """
@@ -18,11 +18,11 @@ from rich.table import Table
 
 import strop
 from common import device, machine, save
+from strop.analysis.evaluate import evaluate
 from strop.data import pack_dataset
-from strop.evaluation.suites import evaluate
 
 BARS = {"cuda": 180, "cpu": 900}
-"""Seconds: on one H200, and on two CPU cores with the bundled teacher."""
+"""Target seconds on one H200, and on two CPU cores with the bundled teacher."""
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
     table = Table("suite", "seconds", title=f"evaluation on {machine()['device']}")
     for name, seconds in rows.items():
         table.add_row(name, f"{seconds:.1f}")
-    Console().print(table, f"at most {bar} s are wanted")
+    Console().print(table, f"target: at most {bar} s")
     setting = f"{arguments.train} scenes to fit on, {arguments.val} to measure on, {size} px"
     save(
         f"eval_{where.type}",

@@ -1,8 +1,8 @@
-"""The inspector under load, and as one visitor feels it.
+"""The inspector under load, and its latency for one visitor.
 
-Fifty clients for a minute, each encoding images of its own, cutting and editing their programs
-and asking for studies; server and clients share the machine. Then one browser alone: the time
-from dropping a photograph to its program and preview, and from moving the length to the new R².
+Fifty clients for a minute encode images, change the length of their programs and request studies;
+server and clients share the machine. Then one browser measures the time from dropping a photograph
+to its program and preview, and from moving the length to the new preview.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import machine, save
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 
 WARM_UP = 10.0
 IMAGES_EACH = 3
@@ -43,7 +43,7 @@ PHOTO = (1600, 1200)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="scenes", help="the model under load")
-    parser.add_argument("--photos", default="photos", help="the model of the browser's part")
+    parser.add_argument("--photos", default="photos", help="the model in the browser")
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
@@ -54,11 +54,11 @@ def main() -> None:
             under_load(address, process.pid, images, arguments.clients, arguments.seconds)
         )
     show_load(load, arguments)
-    felt = {}
+    latency = {}
     if shutil.which("chromium"):
         with inspector(arguments.photos) as (address, _):
-            felt = one_visitor(address)
-        show_felt(felt)
+            latency = one_visitor(address)
+        show_latency(latency)
     save(
         "inspector",
         {
@@ -66,14 +66,14 @@ def main() -> None:
             "clients": arguments.clients,
             "seconds": arguments.seconds,
             **load,
-            "visitor": {"model": arguments.photos, **felt} if felt else None,
+            "visitor": {"model": arguments.photos, **latency} if latency else None,
         },
     )
 
 
 @contextmanager
 def inspector(model: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`strop inspect` in a process of its own, once it answers."""
+    """`strop inspect` in a subprocess, once its gallery is encoded."""
     command = [sys.executable, "-m", "strop", "inspect", model, "--port", "0", "--no-browser"]
     with subprocess.Popen(
         [*command, "--device", "cpu"], stdout=subprocess.PIPE, text=True
@@ -91,7 +91,7 @@ def inspector(model: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 def encoded_gallery(address: str) -> bool:
-    """Whether the server answers and has nothing else to do any more."""
+    """Whether the server answers and has encoded its gallery."""
     try:
         page = httpx.get(f"{address}/api/codes/0", timeout=30).json()
     except httpx.TransportError:
@@ -100,7 +100,7 @@ def encoded_gallery(address: str) -> bool:
 
 
 def jpeg(image: torch.Tensor, noise: int = 0) -> str:
-    """uint8 `(3, H, W)`, with noise that no two images share, as a JPEG in base64."""
+    """uint8 `(3, H, W)` as a JPEG in base64, with noise seeded by `noise`."""
     pixels = image.permute(1, 2, 0).numpy().astype(np.int16)
     if noise:
         pixels = pixels + np.random.default_rng(noise).integers(-8, 9, pixels.shape)
@@ -110,7 +110,7 @@ def jpeg(image: torch.Tensor, noise: int = 0) -> str:
 
 
 def resident(pid: int) -> float:
-    """MiB of memory that a process holds."""
+    """Resident memory of a process in MiB."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) / 1024  # type: ignore[union-attr]
 
@@ -118,7 +118,7 @@ def resident(pid: int) -> float:
 async def under_load(
     address: str, pid: int, images: list[str], clients: int, seconds: float
 ) -> dict[str, Any]:
-    """What `clients` visitors at once get within `seconds`, and what the server's memory does."""
+    """Throughput, latency and memory with `clients` concurrent visitors for `seconds`."""
     times: dict[str, list[float]] = defaultdict(list)
     errors: list[str] = []
     start = time.monotonic()
@@ -151,7 +151,7 @@ async def under_load(
             await ask(draw.choice(["curve", "clusters"]), program=program, image=image)
             await ask("erasure", program=program)
 
-    async def watch() -> list[float]:
+    async def sample_memory() -> list[float]:
         held = []
         while time.monotonic() < end:
             await asyncio.sleep(1)
@@ -161,7 +161,7 @@ async def under_load(
     limits = httpx.Limits(max_connections=clients)
     async with httpx.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
         tasks = [visitor(number, client) for number in range(clients)]
-        memory, *_ = await asyncio.gather(watch(), *tasks)
+        memory, *_ = await asyncio.gather(sample_memory(), *tasks)
     everything = [each for some in times.values() for each in some]
     warm = memory[int(WARM_UP) :] or memory
     return {
@@ -187,7 +187,7 @@ def quantile(values: list[float], share: float) -> float:
     return 1000 * float(np.quantile(values, share))
 
 
-# A preview is there when its address has been set, be it to the same picture.
+# The preview is ready when its address has been set, even to the same image.
 ANSWERED = """new Promise((done) => new MutationObserver((_, observer) => {
     observer.disconnect();
     done();
@@ -214,7 +214,7 @@ DRAG = f"""async (length) => {{
 
 
 def one_visitor(address: str, photographs: int = 8) -> dict[str, Any]:
-    """Milliseconds in a browser: from drop to program and preview, and for each drag step."""
+    """Milliseconds in a browser: from drop to program and preview, and per step of the length."""
     from playwright.sync_api import sync_playwright
 
     large = ScenesDataset(photographs, seed=7, size=256).images(range(photographs))
@@ -268,9 +268,9 @@ def show_load(load: dict[str, Any], arguments: argparse.Namespace) -> None:
         print(json.dumps(load["first_errors"], indent=2))
 
 
-def show_felt(felt: dict[str, Any]) -> None:
+def show_latency(latency: dict[str, Any]) -> None:
     for name in ("drop_to_program_ms", "drag_ms"):
-        print(f"{name}: {felt[name]['p50']:,.0f} in the middle, {felt[name]['most']:,.0f} at most")
+        print(f"{name}: {latency[name]['p50']:,.0f} median, {latency[name]['most']:,.0f} at most")
 
 
 if __name__ == "__main__":

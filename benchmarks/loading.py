@@ -1,10 +1,9 @@
-"""How fast images load from a folder, tar shards and a packed file, on two cores.
+"""Loading speed from a folder, tar shards and a packed file, on two cores.
 
-The yardstick is a plain single-process Pillow loop over the same files that does the same work:
-open, decode, convert to RGB, resize to 256 by 256, make an array. A second yardstick only decodes.
-All of them run side by side in each round and the best round of each counts, because other jobs on
-the machine only ever make things slower. The headline is ratios; images per second depend on the
-machine.
+The reference is a single-process Pillow loop over the same files that does the same work: open,
+decode, convert to RGB, resize to 256 by 256, convert to an array. A second reference only decodes.
+Every round runs all of them, and the best round of each counts, because other load only makes them
+slower. Results are ratios; images per second depend on the machine.
 
     python benchmarks/loading.py
 """
@@ -33,7 +32,7 @@ BARS = {"folder, 2 workers": 1.7, "packed": 20.0}
 
 
 def make_images(folder: Path, count: int) -> None:
-    """JPEGs of 500 x 375 with the detail, and so the file size, of photographs."""
+    """JPEGs of 500 x 375 with the file size of photographs."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for number in range(count):
@@ -45,7 +44,7 @@ def make_images(folder: Path, count: int) -> None:
 
 
 def make_shards(folder: Path, images: Path, per_shard: int = 200) -> None:
-    """The same files in tars."""
+    """The same files in tar archives."""
     folder.mkdir()
     paths = sorted(images.iterdir())
     for start in range(0, len(paths), per_shard):
@@ -58,7 +57,7 @@ def make_shards(folder: Path, images: Path, per_shard: int = 200) -> None:
 
 
 def pillow_loop(paths: list[Path], resize: bool) -> Callable[[], int]:
-    """A plain loop: what a reader would write without a library."""
+    """A plain Pillow loop."""
 
     def run() -> int:
         for path in paths:
@@ -73,7 +72,7 @@ def pillow_loop(paths: list[Path], resize: bool) -> Callable[[], int]:
 
 
 def epochs(spec: str, workers: int, loops: int = 1) -> Callable[[], int]:
-    """Whole epochs of a loader whose workers are already there."""
+    """Epochs of a loader whose workers are already running."""
     loader = Loader(open_dataset(spec), batch_size=64, size=SIZE, workers=workers, shuffle=True)
 
     def run() -> int:
@@ -107,7 +106,7 @@ def main() -> None:
         }
         best = dict.fromkeys(runs, 0.0)
         for run in runs.values():
-            run()  # files into the page cache, workers up
+            run()  # fill the page cache and start the workers
         for _ in range(options.rounds):
             for name, run in runs.items():
                 began = time.perf_counter()

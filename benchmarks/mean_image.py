@@ -1,4 +1,4 @@
-"""The floor of SSIM and PSNR: what the mean of all images scores, on data of our previews."""
+"""SSIM and PSNR of the mean image, a floor for those of previews."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 
 from common import device, save
+from strop.analysis.pixels import ssim_of_mean
+from strop.data.loader import image_batches
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
-from strop.evaluation.pixels import ssim_of_mean
 
 SETS = {
     "scenes": ("scenes:?n=2000&seed=2000&size=128", 128),
@@ -23,7 +23,7 @@ SETS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shared", default="../shared", help="where real samples are")
+    parser.add_argument("--shared", default="../shared", help="folder with real datasets")
     arguments = parser.parse_args()
     found = {}
     for name, (pattern, size) in SETS.items():

@@ -1,11 +1,11 @@
-"""Every preset of the paper really runs: its own sizes and batch, all phases, a teacher's shape.
+"""Train every preset of the paper for a few steps: its own sizes and batch, all phases.
 
     python benchmarks/paper_presets.py --steps 200
     python benchmarks/paper_presets.py --only strop-m-dinov3-l
 
-The teacher has the right shape and random weights and runs online in every step; phases are
-compressed into `--steps`. The images are noise, so that only speed, memory and that losses are
-finite and falling mean anything.
+The teacher has the right architecture with random weights and runs in every step. The phases are
+compressed into `--steps`. The images are noise: only speed, memory and finite, falling losses are
+meaningful.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ console = Console()
 
 
 class Noise:
-    """Smooth random images, each a function of its index."""
+    """Smooth random images, determined by their index."""
 
     classes: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ()
@@ -67,9 +67,9 @@ class Noise:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default=",".join(PRESETS), help="presets, by comma")
+    parser.add_argument("--only", default=",".join(PRESETS), help="comma-separated presets")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, help="instead of the preset's own")
+    parser.add_argument("--batch", type=int, help="overrides the preset's batch")
     parser.add_argument("--compile", default="auto", choices=["auto", "on", "max", "off"])
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One preset, start to end, with checkpoints and the model folder."""
+    """Train one preset, with checkpoints and the model folder."""
     changes: dict[str, Any] = {
         "training.steps": arguments.steps,
         "training.compile": arguments.compile,
@@ -130,7 +130,6 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "images_per_second": rates[len(rates) // 2],
         "memory_gb": memory,
         "trainable_parameters": result.tokenizer.trainable_parameters,
-        "log": logs,
         "validation": result.metrics,
     }
 

@@ -1,9 +1,8 @@
-"""Rendered images per second at 128 px, and what the time is made of.
+"""Rendering speed at 128 px, and the cost of its parts.
 
-The whole image has four rays a pixel, soft shadows and the metal bounce. Leaving out one part at
-a time says what that part costs. On a GPU the dense renderer runs compiled; on a CPU the sparse
-one, in one process per core as `strop data scenes` and a loader with workers do. A CPU's figures
-hold for a machine that does nothing else.
+A full image has four rays per pixel, soft shadows and the metal bounce. The cost of a part is found
+by leaving it out. A GPU runs the dense renderer compiled, a CPU the sparse one, in one process per
+core as `strop data scenes` and loaders with workers do. CPU results assume an idle machine.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import device, machine, save, seconds
-from strop.data.scenes import Quality, render, sample_scenes, truth
+from strop.scenes import Quality, render, sample_scenes, truth
 
 VARIANTS = {
     "whole": Quality(),
@@ -36,7 +35,7 @@ VARIANTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--images", type=int, help="per call: 256 on a GPU, 12 on a CPU")
+    parser.add_argument("--images", type=int, help="per call (default 256 on a GPU, 12 on a CPU)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     where = device()
@@ -98,7 +97,7 @@ def main() -> None:
 
 
 def _with_workers(workers: int, size: int, chunks: int = 6, chunk: int = 8) -> float:
-    """Images a second from sampling to image in `workers` processes, once they have started."""
+    """Images per second in `workers` running processes, including sampling."""
     with ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:

@@ -1,10 +1,10 @@
-"""How close our renderer comes to Blender: CLEVR scenes drawn again from their JSON.
+"""Compare strop's renderer with Blender on CLEVR scenes, rendered from their JSON.
 
-PSNR and colour difference of whole images, and overlap of the instance masks. CLEVR's JSON does
-not tell where the jittered lights were: once they are left where they are without jitter, once
-they are fitted to each image first, within the jitter's range. `--picture` puts both renderers
-side by side in a file outside the repository. Rewrites the block `render_match` of docs/scenes.md
-and its picture, which holds our own scenes only.
+Reports PSNR and colour differences of the images and the overlap of instance masks. CLEVR's JSON
+does not contain the jittered light positions, so images are compared twice: with lights at their
+positions without jitter, and with lights fitted to each image within the range of the jitter.
+`--picture` writes both renderings side by side to a file outside the repository. The script updates
+the block `render_match` of docs/scenes.md and the picture there, which shows strop's scenes only.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rich.table import Table
 from torch import Tensor
 
 from common import save
-from strop.data.scenes import Quality, Scenes, read_scenes, render, sample_scenes, truth
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.render import camera_rays, radiance, world
 from strop.files import atomic_path, write_text
+from strop.scenes import Quality, Scenes, read_scenes, render, sample_scenes, truth
+from strop.scenes import vocabulary as words
+from strop.scenes.render import camera_rays, radiance, world
 
 SIZE = (240, 320)
 COARSE = (60, 80)
@@ -39,10 +39,10 @@ def main() -> None:
     parser.add_argument("--clevr", type=Path, default=Path(default) / "data" / "clevr")
     parser.add_argument("--split", default="val")
     parser.add_argument("--scenes", type=int, default=40)
-    parser.add_argument("--picture", type=Path, help="where to put the two renderers side by side")
+    parser.add_argument("--picture", type=Path, help="file for both renderings")
     arguments = parser.parse_args()
     if arguments.picture and Path(__file__).parents[1] in arguments.picture.resolve().parents:
-        parser.error("--picture must lie outside the repository: it holds other people's images")
+        parser.error("--picture must be outside the repository: it contains images of CLEVR")
 
     folder, split = arguments.clevr, arguments.split
     scenes, described = read_scenes(folder / "scenes" / f"CLEVR_{split}_scenes.json", SIZE)
@@ -82,7 +82,7 @@ def _read(path: Path) -> Tensor:
 
 
 def compare(ours: Tensor, theirs: Tensor) -> dict[str, float]:
-    """Over (B, 3, H, W): PSNR of each image, and differences in steps of 0 to 255."""
+    """PSNR and differences (0 to 255) of two batches of images (B, 3, H, W)."""
     difference = ours.float() - theirs.float()
     psnr = 10 * torch.log10(255**2 / difference.square().mean(dim=(1, 2, 3)).clamp(min=1e-9))
     image_mean = difference.mean(dim=(2, 3))
@@ -96,7 +96,7 @@ def compare(ours: Tensor, theirs: Tensor) -> dict[str, float]:
 
 
 def overlap(scenes: Scenes, masks: Tensor) -> float:
-    """Mean intersection over union of all objects' masks."""
+    """Mean IoU of the masks of all objects."""
     ours, _ = truth(scenes, SIZE)
     scores = []
     for row in range(len(scenes)):
@@ -107,7 +107,7 @@ def overlap(scenes: Scenes, masks: Tensor) -> float:
 
 
 def fit_lights(scenes: Scenes, images: Tensor, steps: int = 60) -> Scenes:
-    """The scenes with lights moved, within CLEVR's jitter, to where the images want them."""
+    """The scenes with light positions fitted to the images, within CLEVR's jitter."""
     scenes = scenes.to("cpu", torch.float32)
     target = F.avg_pool2d(_linear(images.float() / 255), SIZE[0] // COARSE[0])
     target = _srgb(target).flatten(2).transpose(1, 2)
@@ -122,7 +122,7 @@ def fit_lights(scenes: Scenes, images: Tensor, steps: int = 60) -> Scenes:
             lights = home + words.LIGHT_JITTER * torch.tanh(free)
             scene = world(dataclasses.replace(scenes[row : row + 1], lights=lights))
             error = _srgb(radiance(scene, rays, COARSE, False, quality)) - target[row]
-            # Far outliers are highlights and edges: they should pull, but not rule.
+            # Highlights and edges are outliers: limit their weight.
             loss = (error.square() / (error.detach().abs() + 0.05)).mean()
             optimizer.zero_grad()
             loss.backward()
@@ -165,7 +165,7 @@ def _print(result: dict) -> None:
 
 
 def _rewrite(result: dict) -> None:
-    """Put the numbers into the docs."""
+    """Update the table in the docs."""
     begin, end = "<!-- begin: render_match -->", "<!-- end: render_match -->"
     text = DOCS.read_text(encoding="utf-8") if DOCS.exists() else ""
     if begin not in text:
@@ -186,7 +186,7 @@ def _rewrite(result: dict) -> None:
 
 
 def _draw(path: Path) -> None:
-    """Twelve of our own scenes, in two rows."""
+    """Twelve scenes of strop, in two rows."""
     images = render(sample_scenes(7, range(12)), 160)
     rows = [torch.cat(list(images[i : i + 6]), dim=2) for i in (0, 6)]
     pixels = torch.cat(rows, dim=1).permute(1, 2, 0).contiguous().numpy()

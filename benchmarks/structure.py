@@ -1,6 +1,7 @@
-"""The studies of structure on the bundled models: tables for the docs, and their figures.
+"""Run the studies on the bundled models, for the tables and figures of the docs.
 
-Results go to `results/structure/STUDY-SET.json`, figures to `docs/images/structure`.
+Results go to `results/structure/STUDY-SET.json`, figures to `docs/images/structure`. The studies
+that read programs share their training pairs through the folder `--out`.
 """
 
 from __future__ import annotations
@@ -13,51 +14,61 @@ from rich.console import Console
 
 import strop
 from common import RESULTS, machine
+from strop.analysis.findings import FORMAT
+from strop.analysis.frame import run_study
 from strop.files import atomic_path, read_json, write_json
-from strop.structure.study import FORMAT, run_study
 
 PICTURES = RESULTS.parents[1] / "docs" / "images" / "structure"
 WIDEST = 1300  # pixels
-# Figures that hold images of the data; only rendered scenes are ours to publish.
+# Figures with images of the data. Only those of rendered scenes may be published.
 PICTURED = ("teaser", "pairs", "dictionary", "regions", "scenes", "samples")
 
 ALL = ("erasure", "synergy", "codes", "readouts", "complexity", "contingency", "controls")
 SETS = {
     "scenes": ("scenes", "scenes:?n={n}&seed=7", ALL),
+    "reading": ("scenes", "scenes:?n=1000&seed=9", ("reader", "grammar", "vqa")),
     "clevr": ("scenes", "clevr:{shared}/data/clevr?split=val", ALL),
     "voc": ("photos", "voc:{shared}/data/voc2012?split=val", ALL),
 }
-MANY = ("complexity", "contingency")  # ask for correlations and probes: they need more scenes
+MANY = ("complexity", "contingency")  # correlations and probes need more scenes
+READING = {"pairs": "scenes:?n=20000&seed=5", "epochs": 30}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shared", default="../shared", help="where real samples are")
+    parser.add_argument("--shared", default="../shared", help="folder with real datasets")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--studies", nargs="+", choices=ALL, default=list(ALL))
+    parser.add_argument("--studies", nargs="+", help="default: all of a set")
     parser.add_argument(
-        "--scenes", type=int, default=400, help="rendered scenes; some take five times as many"
+        "--scenes",
+        type=int,
+        default=400,
+        help="rendered scenes; some use five times as many",
     )
-    parser.add_argument("--model", help="instead of the bundled one of each set")
-    parser.add_argument("--out", type=Path, default=Path("studies"), help="everything else")
+    parser.add_argument("--model", help="overrides the bundled model of each set")
+    parser.add_argument("--out", type=Path, default=Path("studies"), help="folder for all output")
     arguments = parser.parse_args()
     for kind in arguments.sets:
         model, pattern, studies = SETS[kind]
         name = arguments.model or model
         tokenizer = strop.load(name)
         tokenizer.precision = "fp32"
-        for study in (each for each in studies if each in arguments.studies):
+        for study in arguments.studies or studies:
+            if study not in studies:
+                continue
             n = arguments.scenes * (5 if study in MANY else 1)
             spec = pattern.format(n=n, shared=arguments.shared)
             Console().print(f"{study} on {spec} with {name}")
-            run_study(tokenizer, study, spec, arguments.out / kind)
-            keep(arguments.out / kind, study, kind, Path(name).name, f"{arguments.shared}/data/")
+            options, batch = (READING, 250) if kind == "reading" else ({}, 32)
+            run_study(tokenizer, study, spec, arguments.out / kind, options, batch=batch)
+            publish(arguments.out / kind, study, kind, Path(name).name, f"{arguments.shared}/data/")
 
 
-def keep(folder: Path, study: str, kind: str, model: str, private: str) -> None:
-    """Copy a study's JSON and figures to where the docs find them."""
+def publish(folder: Path, study: str, kind: str, model: str, private: str) -> None:
+    """Copy a study's JSON and figures to the folders that the docs read."""
+    kind = "scenes" if kind == "reading" else kind
     found = read_json(folder / f"{study}.json", "study", FORMAT)
-    found.pop("codes", None)  # an entry for every code, for the dictionary
+    found.pop("codes", None)  # an entry for every code, which no page shows
     found |= {
         "data": found["data"].replace(private, ""),
         "model": f"{model} ({found['model']})",
@@ -72,7 +83,7 @@ def keep(folder: Path, study: str, kind: str, model: str, private: str) -> None:
         if picture.width > WIDEST:
             size = (WIDEST, round(picture.height * WIDEST / picture.width))
             picture = picture.resize(size, Image.Resampling.LANCZOS)
-        if figure not in PICTURED:  # a palette does for curves and bars
+        if figure not in PICTURED:  # a palette suffices for curves and bars
             picture = picture.quantize(128)
         with atomic_path(PICTURES / f"{study}-{kind}-{figure}.png") as temporary:
             picture.save(temporary, format="PNG", optimize=True)

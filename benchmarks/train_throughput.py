@@ -1,11 +1,11 @@
-"""How fast training runs: whole steps, with optimizer and codebook, through the real `Stepper`.
+"""Training throughput: full steps with optimizer and codebook, through the real `Stepper`.
 
-    python benchmarks/train_throughput.py                       # the whole table
+    python benchmarks/train_throughput.py                       # the full table
     python benchmarks/train_throughput.py --only batch-32 --profile
     python benchmarks/train_throughput.py --only cached --batches 512,1024,2048
 
-Beside images a second stand the model's TFLOP/s and their share of a matrix product measured in
-the same run. Settings are named as in `SETTINGS`.
+Also reports the model's TFLOP/s and their share of a large matrix product measured in the same run.
+`SETTINGS` names the settings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,29 +23,32 @@ from rich.console import Console
 from rich.table import Table
 
 from common import alone, device, preparing, save_rows
-from strop.curriculum import scaled
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.attention import attended, sound_attention
+from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
-from strop.training.forward import Recipe, step_values
-from strop.training.preset import Preset, load_preset, parse_assignments
-from strop.training.recorded import WARM_STEPS
-from strop.training.sources import (
-    FieldSource,
-    ResidentImageSource,
-    Source,
+from strop.training.draws import Order
+from strop.training.forward import StepConfig, step_values
+from strop.training.loaders import (
+    CachedFieldLoader,
+    FieldLoader,
+    Loaded,
     compiled_teacher,
+    online_field,
     to_device,
 )
+from strop.training.preset import Preset, load_preset, parse_assignments
+from strop.training.recorded import WARM_STEPS
 from strop.training.step import Stepper
+from strop.training.views import draw_versions
 
 console = Console()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One or two rows of the table: phase 1, and with `probes` also the phases after it."""
+    """One or two rows of the table: phase 1, and with `probes` also the later phases."""
 
     preset: str
     batches: tuple[int, ...]
@@ -66,13 +69,14 @@ PROBES_REACH = "at most 10 % slower"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default=",".join(SETTINGS), help="settings, by comma")
-    parser.add_argument("--batches", help="instead of the setting's own, by comma")
-    parser.add_argument("--seconds", type=float, default=3.0, help="timed, for each row")
+    parser.add_argument("--only", default=",".join(SETTINGS), help="comma-separated settings")
+    parser.add_argument("--batches", help="comma-separated, overrides the setting")
+    parser.add_argument("--seconds", type=float, default=3.0, help="timed per row")
     parser.add_argument("--probe-fraction", type=float, default=0.25)
     parser.add_argument("--compile", default="auto", choices=["auto", "on", "max", "off"])
-    parser.add_argument("--no-graph", action="store_true", help="compiled, but no CUDA graph")
-    parser.add_argument("--set", action="append", default=[], help="any setting of the preset")
+    parser.add_argument(
+        "--set", action="append", default=[], help="a setting of the preset, KEY=VALUE"
+    )
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--name", default="train_throughput", help="of the JSON in results/")
     arguments = parser.parse_args()
@@ -103,7 +107,7 @@ def main() -> None:
                     f"({row['share_of_ceiling']:.0%}), {row['memory_gb']:.1f} GB, "
                     f"compiled in {row['seconds_to_compile']:.0f} s"
                 )
-            # After every setting, so that a run cut off has something to show.
+            # After every setting, so that an interrupted run keeps its results.
             rows = save_rows(arguments.name, measured, ("setting", "batch", "phase"))
     show(rows)
 
@@ -133,41 +137,32 @@ def measure_preset(
     arguments: argparse.Namespace,
     where: torch.device,
 ) -> list[dict[str, Any]]:
-    """The rows of `measure` for a preset whose batch and other settings are those to be timed."""
+    """Time a configured preset; one row per phase."""
     batch = preset.training.batch
     torch.manual_seed(0)
-    steps = preset.training.steps
-    recipe = Recipe(
-        scaled(preset.objective, steps),
-        scaled(preset.curriculum, steps),
-        scaled(preset.training, steps),
-    )
     tokenizer = Tokenizer(preset.model).to(where).train()
-    source = make_source(preset, setting, where)
+    config = StepConfig.of(preset, tokenizer)
+    loader = make_loader(preset, setting, where)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    stepper = Stepper(
-        tokenizer, source.field_of, recipe, device=where, outlines_of=source.outlines_of
-    )
-    if arguments.no_graph:
-        stepper.graphed = False
+    stepper = Stepper(tokenizer, loader.field_of, config, device=where)
     phases = {1: 1}
     if setting.probes:
-        phases[2] = recipe.curriculum.phase_ends[0]
+        phases[2] = config.curriculum.phase_ends[0]
     step = 1
-    batches = source.batches(step)
+    batches = loader.batches(step)
 
     def take() -> None:
-        """One step as the loop takes it: draw, load, step."""
+        """One step of the training loop: draw, load, step."""
         nonlocal step
-        stepper(next(batches), to_device(step_values(recipe, step), where), step)
+        stepper(next(batches), to_device(step_values(config, step), where), step)
         step += 1
 
     started = time.perf_counter()
     with preparing():
         loaded = next(batches)
         stepper.initialise_codebook(loaded)
-        stepper.warm_up(loaded, to_device(step_values(recipe, step), where))
+        stepper.warm_up(loaded, to_device(step_values(config, step), where))
         for _ in range(WARM_STEPS + 3):
             take()
         wait(where)
@@ -208,8 +203,33 @@ def measure_preset(
     return rows
 
 
-def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source:
-    """A few batches of random data, resident on the device, behind the loop's own sources."""
+class ResidentImages:
+    """uint8 images (n, 3, H, H) on the device; the teacher runs in the step."""
+
+    def __init__(
+        self, images: torch.Tensor, teacher: Callable[..., torch.Tensor], training: TrainingConfig
+    ) -> None:
+        self.pixels, self.teacher, self.training = images, teacher, training
+        self.images = len(images)
+        self.order = Order(self.images, training.batch, seed=training.seed)
+
+    def batches(self, step: int) -> Iterator[Loaded]:
+        where = self.pixels.device
+        while True:
+            drawn = draw_versions(self.training, step)
+            yield to_device(self.order.rows(step), where), to_device(drawn, where)
+            step += 1
+
+    def field_of(self, loaded: Loaded) -> torch.Tensor:
+        rows, drawn = loaded
+        return online_field(self.teacher, self.pixels[rows], drawn, self.training)
+
+    def report(self) -> None:
+        """See `FieldLoader`."""
+
+
+def make_loader(preset: Preset, setting: Setting, where: torch.device) -> FieldLoader:
+    """A few batches of random data on the device, in the sources of the training loop."""
     model, training = preset.model, preset.training
     count = max(2 * training.batch, 256)
     if setting.online:
@@ -218,16 +238,14 @@ def make_source(preset: Preset, setting: Setting, where: torch.device) -> Source
         name = model.teacher.name
         teacher = load_teacher(name if ":" in name else f"random:{name}").to(where)
         function = compiled_teacher(teacher, where.type == "cuda" and training.compile != "off")
-        zoom = preset.curriculum.zoom
-        return ResidentImageSource(images, function, training, Workers(), device=where, zoom=zoom)
+        return ResidentImages(images, function, training)
     shape = (count, 2, model.grid**2, model.teacher.width)
     fields = torch.randn(shape, device=where, dtype=torch.bfloat16)
-    outlines = torch.rand(shape[:2], device=where)
-    return FieldSource(fields, training, Workers(), device=where, outlines=outlines)
+    return CachedFieldLoader(fields, training, Workers(), device=where)
 
 
 def timed(take: Callable[[], None], budget: float, where: torch.device) -> float:
-    """Median seconds a step, over rounds of steps between two synchronisations."""
+    """Median seconds per step, over rounds between two synchronisations."""
     wait(where)
     started = time.perf_counter()
     take()
@@ -244,10 +262,9 @@ def timed(take: Callable[[], None], budget: float, where: torch.device) -> float
 
 
 def flops_per_image(preset: Preset, setting: Setting, phase: int, probe_fraction: float) -> float:
-    """Of the matrix products of one training step, forward and twice that backward.
+    """FLOPs of the matrix products of a training step: forward, and twice that for backward.
 
-    Counted from the architecture, so that a faster implementation of the same model does not
-    count as less work.
+    They are counted from the architecture, independent of the implementation.
     """
     model = preset.model
     s, k = model.grid**2, model.max_length
@@ -289,7 +306,7 @@ def matmul_ceiling(where: torch.device) -> float:
 
 
 def profile(take: Callable[[], None], where: torch.device) -> None:
-    """Where the time of ten steps goes, by kernel."""
+    """Print the time of ten steps by kernel."""
     from torch.profiler import ProfilerActivity
 
     activities = [ProfilerActivity.CPU]
@@ -304,7 +321,7 @@ def profile(take: Callable[[], None], where: torch.device) -> None:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """The table."""
+    """Print the table."""
     table = Table(
         "setting", "batch", "phase", "img/s", "steps/s", "TFLOP/s", "of ceiling", "GB", "reach"
     )
@@ -324,7 +341,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def wait(where: torch.device) -> None:
-    """Until the device has done what it was asked."""
+    """Wait until the device has finished."""
     if where.type == "cuda":
         torch.cuda.synchronize(where)
 

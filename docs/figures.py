@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import clevr
 import matplotlib
 
 matplotlib.use("Agg")
@@ -126,4 +125,3 @@ def save(figure: plt.Figure, name: str) -> None:
 
 if __name__ == "__main__":
     architecture()
-    clevr.draw_figures()

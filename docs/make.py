@@ -17,18 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import clevr
-
+from strop.analysis.alignment import HEADLINE
+from strop.analysis.findings import Table
+from strop.analysis.frame import find_analysis
+from strop.analysis.metric_info import METRICS
+from strop.analysis.page import Picture, Points, Text, to_markdown
+from strop.analysis.probes.protocol import PROTOCOLS
+from strop.analysis.registry import STUDIES
+from strop.analysis.report import read_runs, report_blocks
 from strop.config import flatten, to_dict
-from strop.evaluation.alignment import HEADLINE
-from strop.evaluation.clevr import tables
-from strop.evaluation.measures import MEASURES
-from strop.evaluation.page import to_markdown
-from strop.evaluation.probes.protocol import PROTOCOLS
-from strop.evaluation.report import report_blocks
-from strop.evaluation.runs import read_runs
 from strop.files import write_text
-from strop.structure.study import STUDIES, find_study
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -40,6 +38,24 @@ MARKS = {
     "architecture": "real architecture, random weights",
     "fixture": "fixture only",
 }
+
+
+CLEVR_DATA = {"scenes": "held-out scenes", "clevr": "scenes of Blender's CLEVR"}
+CAPTIONS = {
+    "lengths": "Mean length by the number of objects, on held-out scenes",
+    "rate": "R² at forced lengths, and at the lengths that each row chooses",
+}
+FIELD_STATISTICS = {
+    "spread": "variance over locations",
+    "volume": "log volume of locations",
+    "variation_1": "variation between neighbours of 8 by 8",
+    "variation_2": "of 16 by 16",
+    "variation_4": "of 32 by 32",
+    "together": "the first three, by a linear map fitted to the number",
+    "taught": "the pooled field, by a linear map fitted to the number",
+    "learnt": "the pooled field, by a linear map fitted to the variation of 32 by 32",
+}
+"""See `research/clevr/what_lengths_follow.py`."""
 
 
 def result(name: str) -> dict[str, Any]:
@@ -175,34 +191,6 @@ def teacher_quality() -> str:
     return f"{setting}\n\n{table(header, rows)}"
 
 
-def distillations() -> str:
-    """The bundled teacher beside those before it, from their logs and their probes."""
-    networks = ("vits14-focus", "mobilenet_v2")
-    rows = []
-    for name, quality in (
-        ("tiny-from-noise", "tiny-from-noise/teacher_quality"),
-        ("tiny-inherited", "tiny-inherited/teacher_quality"),
-        ("tiny", "teacher_quality"),
-    ):
-        lines = (RESULTS / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        last = json.loads(lines[-1])
-        probed = result(quality)["rows"][0]
-        rows.append(
-            [
-                f"`{name}`",
-                f"{last['step']:,}",
-                *(f"{last[f'{each}, 256 px, patches, r2_centred']:.3f}" for each in networks),
-                f"{last['geometry kept, 256 px']:.3f}",
-                f"{probed['miou']:.1f}",
-                f"{probed['map']:.1f}",
-                f"{probed['grouping_auc']:.3f}",
-                f"{probed['effective_rank']:.0f}",
-            ]
-        )
-    header = ["", "steps", *(f"R² of {each}" for each in networks), "geometry kept"]
-    return table([*header, "mIoU, %", "mAP, %", "grouping AUC", "effective rank"], rows)
-
-
 def bundled(name: str) -> str:
     """A bundled model beside what takes as many bits, its lengths, and other data."""
     found = result(f"{name}/bundled")
@@ -266,7 +254,7 @@ def measures() -> str:
     """Every figure of evaluation, by name."""
     rows = [
         [f"`{name}`", measure.unit, measure.better, measure.definition]
-        for name, measure in MEASURES.items()
+        for name, measure in METRICS.items()
     ]
     return table(["figure", "unit", "better", "definition"], rows)
 
@@ -337,9 +325,11 @@ def study_options() -> str:
     """Every option of every study, with its default, from the docstrings."""
     rows = []
     for name in STUDIES:
-        kind = find_study(name).options
-        told = re.findall(r"^ {4}(\w[\w, ]*?)  +(\S.*(?:\n {6,}\S.*)*)", kind.__doc__, re.M)
-        texts = {each: text for names, text in told for each in names.split(", ")}
+        kind = find_analysis(name).options
+        texts: dict[str, str] = {}
+        for base in reversed(kind.__mro__[:-1]):  # options may be inherited
+            found = re.findall(r"^ {4}(\w+)  +(\S.*(?:\n {6,}\S.*)*)", base.__doc__, re.M)
+            texts |= dict(found)
         for option in fields(kind):
             text = re.sub(r"\s+", " ", texts.get(option.name, "")).replace("<", "&lt;")
             shown = f"`--{option.name.replace('_', '-')}`"
@@ -372,42 +362,26 @@ def cell(value: str | float | list[Any] | None) -> str:
 
 def fast_preset() -> str:
     """The trials behind `strop-s-fast`, by their last validation."""
-    trials = {
-        "the paper's oracle, mirror images only": "photos-s-fast-trials/error-oracle",
-        "price on latent alignment, 14 views": "photos-s-fast-trials/latent-curves",
-        "**price on squared error, 20 views**": "photos-s-fast",
-    }
-    rows = []
-    for name, folder in trials.items():
-        text = (RESULTS / folder / "metrics.jsonl").read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.splitlines()]
-        last = [line for line in lines if line["kind"] == "validation"][-1]
-        rows.append(
-            [
-                name,
-                f"{last['step']:,}",
-                f"{last['r2_centred']:.3f}",
-                f"{last['r2_centred@64']:.3f}",
-                f"{last['cosine']:.3f}",
-                f"{last['length_mean']:.1f} ± {last['length_spread']:.1f}",
-                f"{last['length_detail_correlation']:.2f}",
-                f"{last['codes_used']:.0%}",
-            ]
-        )
-    header = [
-        "",
-        "steps",
-        "r2_centred",
-        "at forced 64",
-        "cosine",
-        "length",
-        "with variance",
-        "codes",
+    found = result("fast_preset")["rows"]
+    rows = [
+        [
+            last["name"],
+            f"{last['step']:,}",
+            f"{last['r2_centred']:.3f}",
+            f"{last['r2_centred@64']:.3f}",
+            f"{last['cosine']:.3f}",
+            f"{last['length_mean']:.1f} ± {last['length_spread']:.1f}",
+            f"{last['length_detail_correlation']:.2f}",
+            f"{last['codes_used']:.0%}",
+        ]
+        for last in found
     ]
-    floor = f"{last['r2_centred_mean_field']:.2f} and {last['cosine_mean_field']:.2f}"
+    header = ["", "steps", "r2_centred", "at forced 64", "cosine", "length", "with variance"]
+    floor = f"{found[0]['r2_centred_mean_field']:.2f} and {found[0]['cosine_mean_field']:.2f}"
     return (
-        table(header, rows) + f"\n\nThe constant mean field has r2_centred and cosine {floor}. "
-        "`with variance` is the correlation of length and spatial variance of the teacher's field."
+        table([*header, "codes"], rows)
+        + f"\n\nThe constant mean field has r2_centred and cosine {floor}. `with variance` is the "
+        "correlation of length and spatial variance of the teacher's field."
     )
 
 
@@ -484,6 +458,62 @@ def status() -> str:
     )
 
 
+def clevr(name: str, study: str = "full", picture: str = "") -> str:
+    """Tables of the CLEVR study, as `research/clevr/report.py --summary` left them."""
+    blocks: list[Text | Points | Table | Picture] = []
+    for each in result("clevr")[study][name]:
+        if "text" in each:
+            blocks.append(Text(each["text"]))
+        elif "points" in each:
+            blocks.append(Points(each["points"]))
+        else:
+            blocks.append(Table(each["header"], each["rows"]))
+    path = DOCS / "images" / "clevr" / f"{picture}.png"
+    if picture and path.is_file():
+        blocks.append(Picture(path, CAPTIONS[picture.removeprefix("small-")]))
+    return to_markdown(blocks, DOCS).strip()
+
+
+def clevr_mean_image() -> str:
+    """The SSIM of the mean image, a floor for that of previews."""
+    found = result("mean_image")["sets"]
+    scores = [f"{found[kind]['ssim']:.3f} on {label}" for kind, label in CLEVR_DATA.items()]
+    return f"The mean image, one for all, has SSIM {', '.join(scores)}."
+
+
+def clevr_follow() -> str:
+    """What chosen lengths follow, and what fields follow without a model."""
+    found = result("what_lengths_follow")
+    header = ["", "objects", "covered", "outlines"]
+
+    def line(name: str, each: dict[str, Any]) -> list[str]:
+        values = [[f"{each[key][bound]:.3f}" for bound in each[key]] for key in header[1:]]
+        return [name, *(f"{value} [{low}, {high}]" for value, low, high in values)]
+
+    rows = [line(f"`{name}`", each) for name, each in found["rows"].items()]
+    images = next(iter(found["rows"].values()))["images"]
+    fields = [
+        line(f"`{teacher}`: {FIELD_STATISTICS[name]}", each)
+        for teacher, statistics in found["fields"].items()
+        for name, each in statistics.items()
+    ]
+    truth = [
+        line("the number of objects", found["objects"]),
+        line("outlines² / cover", found["isoperimetric"]),
+    ]
+    blocks = [
+        Text(
+            f"Pearson r, with 95 % intervals, of the lengths of {images} held-out scenes with the "
+            "number of objects, the share of the image that they cover, and the length of their "
+            "outlines:"
+        ),
+        Table(header, rows),
+        Text(f"The same of {found['images']:,} scenes, without a model:"),
+        Table(header, [*truth, *fields]),
+    ]
+    return to_markdown(blocks, DOCS).strip()
+
+
 def speed() -> str:
     """The README's section."""
     return "\n\n".join(filter(None, [encode(), rendering()]))
@@ -503,24 +533,23 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "evaluation_speed": evaluation_speed,
     "results": results,
     "teacher_quality": teacher_quality,
-    "distillations": distillations,
     "photos": partial(bundled, "photos"),
     "scenes": partial(bundled, "scenes"),
     "study_options": study_options,
     "erasure_cost": erasure_cost,
-    "clevr_settings": partial(clevr.block, tables.settings),
-    "clevr_tables": partial(clevr.block, tables.beside_the_paper),
-    "clevr_mean_image": partial(clevr.block, clevr.mean_image),
-    "clevr_cost": partial(clevr.block, tables.cost),
-    "clevr_lengths": partial(clevr.block, tables.lengths, "lengths"),
-    "clevr_follow": partial(clevr.block, clevr.follow),
-    "clevr_changes": partial(clevr.block, tables.changes),
-    "clevr_trials": partial(clevr.block, tables.trials, "rate"),
-    "clevr_small_settings": partial(clevr.block, tables.settings, small=True),
-    "clevr_small_changes": partial(clevr.block, tables.changes, small=True),
-    "clevr_small": partial(clevr.block, tables.over_seeds, small=True),
-    "clevr_small_trials": partial(clevr.block, tables.trials, "rate", small=True),
-    "clevr_small_lengths": partial(clevr.block, tables.lengths, "lengths", small=True),
+    "clevr_settings": partial(clevr, "settings"),
+    "clevr_tables": partial(clevr, "paper"),
+    "clevr_mean_image": clevr_mean_image,
+    "clevr_cost": partial(clevr, "cost"),
+    "clevr_lengths": partial(clevr, "lengths", picture="lengths"),
+    "clevr_follow": clevr_follow,
+    "clevr_changes": partial(clevr, "changes"),
+    "clevr_trials": partial(clevr, "trials", picture="rate"),
+    "clevr_small_settings": partial(clevr, "settings", study="small"),
+    "clevr_small_changes": partial(clevr, "changes", study="small"),
+    "clevr_small": partial(clevr, "seeds", study="small"),
+    "clevr_small_trials": partial(clevr, "trials", study="small", picture="small-rate"),
+    "clevr_small_lengths": partial(clevr, "lengths", study="small", picture="small-lengths"),
     **{
         f"study:{path.stem}": partial(study, path.stem)
         for path in sorted((RESULTS / "structure").glob("*.json"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# COCO 2017, DINO-S / STROP-M, 45 h on an H100 in the paper.
+# COCO 2017, DINO-S / STROP-M: 45 h on one H100 in the paper.
 source "$(dirname "$0")/common.sh"
 folder=$(folder_of "$@")
 shift

@@ -1,5 +1,5 @@
-# Sourced by the scripts beside it. Each takes the dataset's folder and, optionally, where to write.
-# More than one GPU: GPUS=8 ./coco-s-s.sh /data/coco. Anything after -- goes to `strop train`.
+# Functions of the scripts in this folder. Their first argument is the dataset's folder; the others are
+# passed to `strop train`. See README.md.
 set -euo pipefail
 
 paper_run() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ImageNet-1k, DINO-L / STROP-M, 66 h on an H100 in the paper.
+# ImageNet-1k, DINO-L / STROP-M: 66 h on one H100 in the paper.
 source "$(dirname "$0")/common.sh"
 folder=$(folder_of "$@")
 shift

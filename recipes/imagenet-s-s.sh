@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ImageNet-1k, DINO-S / STROP-S, 27 h on an H100 in the paper.
+# ImageNet-1k, DINO-S / STROP-S: 27 h on one H100 in the paper.
 source "$(dirname "$0")/common.sh"
 folder=$(folder_of "$@")
 shift

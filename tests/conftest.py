@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from strop.model.decoder import DecoderConfig
 from strop.model.generator import GeneratorConfig
 from strop.model.interpreter import InterpreterConfig
-from strop.model.length_head import LengthHeadConfig
+from strop.model.length_head import LengthHead, LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import Teacher, TeacherConfig, load_teacher
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
@@ -104,9 +104,10 @@ def enliven(tokenizer: Tokenizer, field: Tensor) -> None:
         if parameter.ndim == 2:
             nn.init.normal_(parameter, std=1.5 / parameter.shape[1] ** 0.5)
     field = field * tokenizer.config.teacher.scale
-    # Centred and stretched: a random teacher's pooled fields are all nearly the same.
-    first = tokenizer.length_head.mlp[0]
-    first.weight.mul_(20)
-    first.bias.copy_(-first.weight @ field.mean(dim=(0, 1)))
+    if isinstance(tokenizer.length_head, LengthHead):
+        # Centred and stretched: a random teacher's pooled fields are all nearly the same.
+        first = tokenizer.length_head.mlp[0]
+        first.weight.mul_(20)
+        first.bias.copy_(-first.weight @ field.mean(dim=(0, 1)))
     uniform = torch.rand(tokenizer.config.quantizer.codes)
     tokenizer.quantizer.begin(tokenizer.generator(field), uniform)

@@ -13,25 +13,19 @@ from strop.curriculum import (
     alpha,
     average,
     base_targets,
-    cheapest_lengths,
+    equal_error_lengths,
     handoff,
     initial_state,
-    knot_lengths,
     mixed_lengths,
     modulator,
     observe,
-    observe_outlines,
-    observe_rates,
     oracle_targets,
     phase,
-    price,
     probe_lengths,
     probe_stride,
     random_lengths,
     scaled,
-    shortest_lengths,
     slopes,
-    total_variation,
 )
 from strop.errors import ConfigError
 
@@ -68,16 +62,62 @@ def test_the_ramp_at_its_ends_and_middle():
 def test_random_lengths_are_beta_of_uniform_numbers():
     # alpha 2: u = sqrt(U). 8 + .5 * 56 = 36; 8 + 1 * 56 = 64; 8 + sqrt(.5) * 56 = 47.598 -> 48
     uniform = t(0.25, 0.0, 1.0, 0.5)
-    assert random_lengths(uniform, t(2.0), 8, K).tolist() == [36, 8, 64, 48]
+    assert random_lengths(uniform, t(2.0), PAPER, K).tolist() == [36, 8, 64, 48]
     # alpha 1: 8 + .25 * 56 = 22
-    assert random_lengths(uniform, t(1.0), 8, K).tolist() == [22, 8, 64, 36]
+    assert random_lengths(uniform, t(1.0), PAPER, K).tolist() == [22, 8, 64, 36]
 
 
 def test_random_lengths_have_the_mean_of_their_beta():
     uniform = torch.rand(200_000, generator=torch.Generator().manual_seed(0))
     # the mean of Beta(3, 1) is 3/4: 8 + .75 * 56 = 50
-    assert random_lengths(uniform, t(3.0), 8, K).float().mean().item() == pytest.approx(50, abs=0.1)
-    assert random_lengths(uniform, t(1.0), 8, K).float().mean().item() == pytest.approx(36, abs=0.1)
+    for alpha_, mean in ((3.0, 50), (1.0, 36)):
+        lengths = random_lengths(uniform, t(alpha_), PAPER, K)
+        assert lengths.float().mean().item() == pytest.approx(mean, abs=0.1)
+
+
+def test_uniform_lengths_are_all_equally_likely():
+    config = CurriculumConfig(truncation="uniform", truncation_minimum=5)
+    # 6 lengths, 5 to 10: the ends of U belong to the shortest and the longest
+    uniform = t(0.0, 0.16, 0.17, 0.84, 0.9999999, 1.0)
+    assert random_lengths(uniform, t(3.0), config, 10).tolist() == [5, 5, 6, 10, 10, 10]
+    drawn = random_lengths((torch.arange(600) + 0.5) / 600, t(3.0), config, 10)
+    assert drawn.bincount().tolist() == [0] * 5 + [100] * 6
+
+
+@pytest.mark.parametrize(
+    ("minimum", "k", "lengths"),
+    [
+        (1, 64, [1, 2, 4, 8, 16, 32, 64]),
+        (3, 48, [4, 8, 16, 32, 48]),
+        (8, 8, [8]),
+        (9, 10, [10]),
+        (20, 10, [10]),
+        (1, 1, [1]),
+    ],
+)
+def test_powers_of_two_are_equally_likely_and_end_with_k(minimum, k, lengths):
+    config = CurriculumConfig(truncation="powers-of-two", truncation_minimum=minimum)
+    uniform = (torch.arange(100 * len(lengths)) + 0.5) / (100 * len(lengths))
+    drawn = random_lengths(torch.cat([uniform, t(0.0, 1.0)]), t(1.0), config, k)
+    assert drawn.unique().tolist() == lengths
+    assert drawn[:-2].bincount()[lengths].tolist() == [100] * len(lengths)
+
+
+@pytest.mark.parametrize("truncation", ["beta", "uniform", "powers-of-two"])
+def test_a_minimum_beyond_k_is_k(truncation):
+    config = CurriculumConfig(truncation=truncation, truncation_minimum=12)
+    assert (random_lengths(torch.rand(50), t(2.0), config, 10) == 10).all()
+
+
+def test_equal_error_lengths_reach_the_batch_mean_at_a_share_of_k():
+    config = CurriculumConfig(oracle_scale=0.5)
+    curves = -torch.tensor([[1.0, 2, 3, 4], [0, 1, 2, 3], [3, 4, 5, 6], [0, 0.1, 0.2, 0.3]])
+    # at 2 of 4 tokens: -2, -1, -4, -0.1, mean -1.775. The last row never gets there.
+    assert equal_error_lengths(curves, config).tolist() == [2, 3, 1, 4]
+    parts = [equal_error_lengths(c, config, reduce=lambda _: t(-7.1, 4.0)) for c in curves.split(2)]
+    assert torch.cat(parts).tolist() == [2, 3, 1, 4]
+    whole = CurriculumConfig(oracle_scale=2.0)  # a share above 1 is all of K
+    assert equal_error_lengths(curves, whole).tolist() == [4, 4, 2, 4]
 
 
 def test_mixing_takes_the_predicted_length_with_the_ramps_probability():
@@ -158,35 +198,6 @@ def test_base_targets_follow_the_error_and_are_clipped_at_both_ends():
     assert base.tolist() == pytest.approx([48, 24, 64, 2], rel=1e-5)
 
 
-def test_contrast_pushes_targets_away_from_the_average_samples():
-    config = CurriculumConfig(oracle_contrast=2.0)
-    # beta K = 48. e = mean: 48; half: 48 / 4; 1.1 of it: 48 * 1.21; a tenth: .48 -> 2
-    base = base_targets(t(0.5, 0.25, 0.55, 0.05), t(0.5), config, K)
-    assert base.tolist() == pytest.approx([48, 12, 58.08, 2], rel=1e-5)
-
-
-def test_contrast_reaches_targets_read_off_rate_curves():
-    # The curve reaches 1.05 of its least a little before 8 tokens, at 7.8; beta K = 16, contrast 2:
-    # 16 * (7.8 / 16) ** 2
-    config = CurriculumConfig(
-        oracle="tolerance", oracle_scale=0.25, oracle_contrast=2.0, oracle_minimum=1, rate_knots=7
-    )
-    assert knot_lengths(config, K) == (1, 2, 4, 8, 16, 32, 64)
-    curve = torch.tensor([[4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]])
-    _, targets = observe_rates(initial_state(), curve, config, K)
-    assert targets.tolist() == pytest.approx([3.8025], rel=1e-5)
-
-
-def test_contrast_comes_before_the_modulator():
-    # Flat slopes: m = .4. Errors .4 and .8 about .6, beta K = 48, contrast 2: bases 48 * 4 / 9 and
-    # 48 * 16 / 9 -> 64, then .4 of each.
-    config = CurriculumConfig(oracle_contrast=2.0)
-    error = t(0.4, 0.8)
-    probes = probe_lengths(torch.tensor([20, 30]), config, K)
-    _, targets, _ = observe(initial_state(), error, error, probes, error, error, config, K)
-    assert targets.tolist() == pytest.approx([0.4 * 64 / 3, 25.6], rel=1e-4)
-
-
 def test_corrected_targets_are_clipped_at_both_ends():
     base = t(48.0, 60.0, 2.0, 10.0)
     assert oracle_targets(base, t(1.3), PAPER, K).tolist() == pytest.approx([62.4, 64, 2.6, 13])
@@ -222,7 +233,7 @@ def test_two_steps_of_the_oracle_by_hand():
 
 
 def test_no_valid_probe_leaves_the_slopes_alone():
-    state = CurriculumState(t(0.5), t(1.0), t(0.1), t(1.0), t(0.2), t(1.0), t(0.0))
+    state = CurriculumState(t(0.5), t(1.0), t(0.1), t(1.0), t(0.2), t(1.0))
     probes = probe_lengths(torch.tensor([5]), PAPER, K)
     error, short, long = (torch.tensor([value]) for value in (0.5, 9.0, 0.0))
     new, _, _ = observe(state, error, error, probes, short, long, PAPER, K)
@@ -299,7 +310,6 @@ def test_everything_in_steps_scales_with_the_run():
         ({"oracle_maximum": -3}, "oracle_maximum"),
         ({"oracle_maximum": 3, "oracle_minimum": 4}, "oracle_maximum"),
         ({"handoff_ceiling": -0.1}, "handoff_ceiling"),
-        ({"oracle_contrast": 0.0}, "oracle_contrast"),
         ({"truncation_minimum": 0}, "truncation_minimum"),
         ({"fixed_length": 0}, "fixed_length"),
         ({"probe_temperature": 0.0}, "probe_temperature"),
@@ -308,230 +318,3 @@ def test_everything_in_steps_scales_with_the_run():
 def test_settings_that_make_no_sense_are_refused(values, names):
     with pytest.raises(ConfigError, match=names):
         CurriculumConfig(**values)
-
-
-# --- oracles that read rate curves ------------------------------------------------------------
-
-
-def test_knots_are_even_in_the_logarithm_from_the_shortest_target_to_k():
-    # ratios of 2: 2, 4, 8, 16, 32, 64
-    assert knot_lengths(CurriculumConfig(rate_knots=6), K) == (2, 4, 8, 16, 32, 64)
-    # few tokens leave fewer knots than asked for, never the same one twice
-    assert knot_lengths(CurriculumConfig(rate_knots=10), 6) == (2, 3, 4, 5, 6)
-    assert knot_lengths(CurriculumConfig(rate_knots=4, oracle_minimum=8), 8) == (8,)
-
-
-def test_the_cheapest_length_is_at_the_vertex():
-    # In x = log2 L: knots at 1, 2, 3. Costs 3, 1, 3: the middle. Costs 2, 1, 2.5: the parabola
-    # through (1, 2), (2, 1), (3, 2.5) is 1.25 x^2 - 4.75 x + 5.5, its vertex x = 1.9.
-    knots = (2, 4, 8)
-    curves = torch.tensor([[3.0, 1.0, 3.0], [2.0, 1.0, 2.5]])
-    assert cheapest_lengths(curves, knots, t(0.0)).tolist() == pytest.approx([4.0, 2**1.9])
-
-
-def test_tokens_cost_their_share_of_the_price():
-    # price 4: L/K * 4 is 1, 2, 4. Errors 4, 1, 0 become 5, 3, 4: vertex of (1, 5), (2, 3), (3, 4)
-    # is 2 + .5 * (5 - 4) / (5 - 6 + 4) = 2 + 1/6
-    found = cheapest_lengths(torch.tensor([[4.0, 1.0, 0.0]]), (2, 4, 8), t(4.0))
-    assert found.item() == pytest.approx(2 ** (2 + 1 / 6))
-
-
-def test_doublings_cost_alike():
-    # price 1: log2 L is 1, 2, 3. Errors 4, 1, .5 become 5, 3, 3.5: the vertex of (1, 5), (2, 3),
-    # (3, 3.5) is 2 + .5 * (5 - 3.5) / (5 - 6 + 3.5) = 2.3
-    found = cheapest_lengths(torch.tensor([[4.0, 1.0, 0.5]]), (2, 4, 8), t(1.0), "doubling")
-    assert found.item() == pytest.approx(2**2.3)
-
-
-def test_a_price_for_doublings_tells_images_further_apart():
-    # Errors b / sqrt(L): at a price per token L goes with b^(2/3), at one per doubling with b^2.
-    config = CurriculumConfig()
-    knots = knot_lengths(config, K)
-    curves = torch.tensor([[1.0], [1.5]]) * torch.tensor(knots).float() ** -0.5
-    ratios = {}
-    for per, cost in (("token", 1.0), ("doubling", 0.1)):
-        short, long = cheapest_lengths(curves, knots, t(cost), per).tolist()
-        assert 2 < short < long < K
-        ratios[per] = long / short
-    assert ratios["token"] == pytest.approx(1.5 ** (2 / 3), rel=0.05)
-    assert ratios["doubling"] == pytest.approx(1.5**2, rel=0.05)
-
-
-def test_a_curve_that_only_falls_takes_all_and_one_that_only_rises_takes_least():
-    curves = torch.tensor(
-        [[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0], [0.0, 3.0, 4.0, 4.1], [9.0, 4.0, 1.0, 0.0]]
-    )
-    found = cheapest_lengths(curves, (2, 4, 8, 16), t(0.0)).tolist()
-    assert found[0] == pytest.approx(16)
-    assert found[1] == pytest.approx(2)
-    assert found[2] == pytest.approx(2)
-    # convex: the vertex of 9, 4, 1, 0 = (4 - x)^2 lies at the last knot itself
-    assert found[3] == pytest.approx(16)
-
-
-def test_a_dip_half_way_does_not_hide_a_lower_end():
-    curves = torch.tensor([[0.0, 3.0, 2.0, 2.5], [5.0, 1.0, 2.0, 0.0]])
-    assert cheapest_lengths(curves, (2, 4, 8, 16), t(0.0)).tolist() == pytest.approx([2.0, 16.0])
-
-
-def test_two_knots_are_no_parabola():
-    assert cheapest_lengths(torch.tensor([[1.0, 0.5]]), (2, 3), t(0.0)).tolist() == [3.0]
-
-
-def test_a_higher_price_never_buys_more():
-    curves = torch.tensor([[0.9, 0.5, 0.3, 0.2, 0.15, 0.13]])
-    lengths = [
-        cheapest_lengths(curves, (2, 4, 8, 16, 32, 64), t(p)).item() for p in (0.0, 0.1, 1, 9)
-    ]
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] == pytest.approx(64)
-    assert lengths[-1] < 4
-
-
-def test_the_shortest_length_within_a_tolerance():
-    # least 1.0, limit 1.5. Row 1 crosses halfway between 4 (2.0) and 8 (1.0): 6.
-    # Row 2 is within it from the start. Row 3 is exactly at the limit at 4.
-    curves = torch.tensor([[3.0, 2.0, 1.0], [1.2, 1.1, 1.0], [3.0, 1.5, 1.0]])
-    assert shortest_lengths(curves, (2, 4, 8), 0.5).tolist() == pytest.approx([6.0, 2.0, 4.0])
-
-
-def test_the_price_is_steered_to_the_mean_length():
-    config = CurriculumConfig(oracle="price", oracle_scale=0.25, price_rate=0.1, rate_knots=6)
-    falling = torch.tensor([[3.0, 2.9, 2.0, 1.5, 0.5, 0.0]])
-    state, targets = observe_rates(initial_state(), falling, config, K)
-    # nearly free, so all 64 tokens are bought where 16 are meant: excess 64 / 16 - 1 = 3
-    assert targets.item() == pytest.approx(64)
-    assert state.log_price.item() == pytest.approx(0.3)
-    assert price(state).item() == pytest.approx(0.01 * math.exp(0.3))
-    flat = torch.ones(1, 6)
-    state, targets = observe_rates(state, flat, config, K)
-    # nothing to gain: the shortest target, 2 of 16, excess -7/8
-    assert targets.item() == pytest.approx(2)
-    assert state.log_price.item() == pytest.approx(0.3 - 0.0875)
-
-
-def test_the_price_of_a_doubling_reaches_the_targets():
-    # A price of 1, as in `test_doublings_cost_alike`; per token it would be 2 ** 2.5.
-    config = CurriculumConfig(
-        oracle="price", oracle_scale=0.5, rate_knots=3, price_per="doubling", price_rate=0.1
-    )
-    assert knot_lengths(config, 8) == (2, 4, 8)
-    state = CurriculumState(*initial_state()[:-1], t(math.log(100)))
-    state, targets = observe_rates(state, torch.tensor([[4.0, 1.0, 0.5]]), config, 8)
-    assert targets.item() == pytest.approx(2**2.3)
-    # 4.925 tokens where 4 are meant
-    assert state.log_price.item() == pytest.approx(math.log(100) + 0.1 * (2**2.3 / 4 - 1))
-
-
-def test_the_price_is_steered_by_the_targets_that_are_asked_for():
-    # Contrast 2 about 16: targets 16 and 24 ** 2 / 16 = 36, mean 26, not the mean 20 before it.
-    config = CurriculumConfig(
-        oracle="residue", oracle_scale=0.25, oracle_contrast=2.0, price_rate=0.1
-    )
-    state, targets = observe_rates(initial_state(), t(0.01, 0.015)[:, None], config, K)
-    assert targets.tolist() == pytest.approx([16, 36])
-    assert state.log_price.item() == pytest.approx(0.0625)
-
-
-def test_two_processes_steer_the_price_as_one_does():
-    config = CurriculumConfig(oracle="price", oracle_scale=0.25, rate_knots=6)
-    curves = torch.tensor([[3.0, 2.9, 2.0, 1.5, 0.5, 0.0], [1.0] * 6])
-    whole, targets = observe_rates(initial_state(), curves, config, K)
-    # 64 and 2 tokens, so 66 of two samples, whichever process they are in
-    for row in range(2):
-        state, part = observe_rates(
-            initial_state(), curves[row : row + 1], config, K, reduce=lambda _: t(66.0, 2.0)
-        )
-        assert part.item() == pytest.approx(targets[row].item())
-        assert state.log_price.item() == pytest.approx(whole.log_price.item())
-
-
-def test_with_a_tolerance_there_is_no_price():
-    config = CurriculumConfig(oracle="tolerance", oracle_tolerance=0.5, rate_knots=3)
-    curves = torch.tensor([[3.0, 2.0, 1.0]])  # knots 2, 11, 64; the limit 1.5 lies halfway
-    state, targets = observe_rates(initial_state(), curves, config, K)
-    assert targets.item() == pytest.approx((11 + 64) / 2)
-    assert state.log_price.item() == 0
-
-
-def test_lengths_in_proportion_to_what_all_tokens_leave():
-    config = CurriculumConfig(oracle="residue", oracle_scale=0.25, price_rate=0.1)
-    assert knot_lengths(config, K) == (64,)
-    # The first price is .01, the mean 16. An error of .01 has 16, of .02 32, of .001 1.6 -> 2.
-    state, targets = observe_rates(initial_state(), t(0.01, 0.02, 0.001)[:, None], config, K)
-    assert targets.tolist() == pytest.approx([16, 32, 2])
-    assert state.log_price.item() == pytest.approx(0.1 * (50 / 3 / 16 - 1))
-    squared = CurriculumConfig(oracle="residue", oracle_scale=0.25, oracle_contrast=2.0)
-    _, targets = observe_rates(initial_state(), t(0.01, 0.015, 0.1)[:, None], squared, K)
-    assert targets.tolist() == pytest.approx([16, 36, 64])
-
-
-def test_total_variation_is_the_mean_step_between_neighbours():
-    # On the grid [[0, 1], [3, 7]]: steps of 3 and 6 down, 1 and 4 across.
-    field = torch.tensor([[[[0.0], [1.0]], [[3.0], [7.0]]]])
-    assert total_variation(field).item() == pytest.approx(14 / 4)
-    # Channels are averaged as squares: of two that differ, one stands still.
-    still = torch.cat([field, torch.ones_like(field)], dim=3)
-    assert total_variation(still).item() == pytest.approx(14 / 4 / math.sqrt(2))
-    assert total_variation(field + 5).item() == pytest.approx(14 / 4)
-    assert total_variation(torch.ones(2, 3, 4, 5)).tolist() == [0, 0]
-
-
-def test_total_variation_follows_outlines_and_not_what_they_enclose():
-    def shown(*squares: tuple[int, int, int]) -> float:
-        field = torch.zeros(1, 32, 32, 1)
-        for top, left, side in squares:
-            field[0, top : top + side, left : left + side] = 1
-        return total_variation(field).item() * 2 * 31 * 32
-
-    # A square of side a has 4 a steps of one: 16 of 256 locations have as many as one of 64.
-    assert shown((4, 4, 16)) == pytest.approx(64)
-    assert shown((4, 4, 4)) == pytest.approx(16)
-    apart = ((4, 4, 4), (4, 20, 4), (20, 4, 4), (20, 20, 4))
-    assert shown(*apart) == pytest.approx(64)
-
-
-def test_lengths_in_proportion_to_outlines():
-    config = CurriculumConfig(oracle="outlines", oracle_scale=0.25, error_decay=0.5)
-    # The first average is that of the batch, 2; of 64 tokens an average sample gets 16.
-    state, targets = observe_outlines(initial_state(), t(1.0, 2.0, 3.0, 2.0), config, K)
-    assert targets.tolist() == pytest.approx([8, 16, 24, 16], rel=1e-5)
-    assert (state.error.item(), state.error_seen.item()) == (2.0, 1.0)
-    # Then half of it is that of the new batch: (2 + 6) / 2. What would be 0.4 tokens are 2.
-    state, targets = observe_outlines(state, t(0.1, 11.9), config, K)
-    assert state.error.item() == pytest.approx(4)
-    assert targets.tolist() == pytest.approx([2, 47.6], rel=1e-5)
-    assert state[2:] == initial_state()[2:]  # no slopes, no price
-    squared = CurriculumConfig(oracle="outlines", oracle_scale=0.25, oracle_contrast=2.0)
-    _, targets = observe_outlines(initial_state(), t(1.0, 3.0), squared, K)
-    assert targets.tolist() == pytest.approx([4, 36], rel=1e-5)
-
-
-def test_two_processes_know_the_mean_outlines_of_both():
-    config = CurriculumConfig(oracle="outlines")
-    whole, targets = observe_outlines(initial_state(), t(1.0, 2.0, 3.0, 6.0), config, K)
-    both = t(12.0, 4.0)
-    part, half = observe_outlines(
-        initial_state(), t(1.0, 2.0), config, K, reduce=lambda own: both + 0 * own
-    )
-    assert torch.equal(half, targets[:2])
-    assert part.error == whole.error
-
-
-def test_the_teacher_looks_closer_only_where_the_oracle_asks():
-    assert CurriculumConfig(oracle="outlines", oracle_zoom=3).zoom == 3
-    assert CurriculumConfig(oracle="price", oracle_zoom=3).zoom is None
-    assert CurriculumConfig(oracle="outlines", enabled=False).zoom is None
-
-
-@pytest.mark.parametrize("oracle", ["price", "residue"])
-def test_the_steered_mean_is_reached(oracle):
-    generator = torch.Generator().manual_seed(0)
-    config = CurriculumConfig(oracle=oracle, oracle_scale=0.4, price_rate=0.05)
-    knots = torch.tensor(knot_lengths(config, K)).float()
-    state, means = initial_state(), []
-    for _ in range(400):
-        detail = 0.2 + torch.rand(32, 1, generator=generator)  # images of different detail
-        state, targets = observe_rates(state, detail * (-knots / (20 * detail)).exp(), config, K)
-        means.append(targets.mean().item())
-    assert sum(means[-50:]) / 50 == pytest.approx(0.4 * K, rel=0.05)

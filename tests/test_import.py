@@ -10,16 +10,24 @@ import pytest
 
 import strop
 
-LATER = {"transformers", "pyarrow", "matplotlib", "huggingface_hub", "typer", "sklearn", "scipy"}
+HEAVY = {"transformers", "pyarrow", "matplotlib", "huggingface_hub", "typer", "sklearn", "scipy"}
 
 
-def test_importing_strop_loads_no_package_that_takes_long():
-    code = "import json, sys, strop; print(json.dumps(sorted(sys.modules)))"
+def loaded_by(code: str) -> set[str]:
+    """The modules that a new Python process imports to run `code`."""
+    code = f"import json, sys, strop; {code}; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    loaded = set(json.loads(run.stdout))
+    return set(json.loads(run.stdout))
+
+
+def test_importing_strop_is_cheap():
+    assert not loaded_by("pass") & {"torch", "numpy", "PIL", *HEAVY}
+
+
+def test_models_are_loaded_without_packages_for_other_tasks():
+    loaded = loaded_by("strop.load, strop.Tokenizer, strop.Program")
     assert "torch" in loaded
-    assert not LATER & loaded
-    assert not {"strop.training.loop", "strop.structure"} & loaded
+    assert not loaded & {"strop.training.loop", "strop.analysis", *HEAVY}
 
 
 def test_every_public_name_is_there():

@@ -12,10 +12,13 @@ from strop.errors import ConfigError
 from strop.objective import (
     ObjectiveConfig,
     commitment,
+    cosine_error,
     diversity,
     diversity_warmup,
     latent_alignment,
     length_loss,
+    rate_loss,
+    squared_error,
 )
 
 
@@ -26,6 +29,8 @@ def test_latent_alignment_is_one_minus_mean_cosine_plus_mse_per_sample():
     # sample 1: cosines 1 and -1, mean 0; squared differences 0 0 4 0: 1
     expected = torch.tensor([1 - 0.5 + 2.0, 1 - 0.0 + 1.0])
     assert torch.allclose(latent_alignment(predicted, target), expected)
+    assert torch.allclose(cosine_error(predicted, target), torch.tensor([0.5, 1.0]))
+    assert torch.allclose(squared_error(predicted, target), torch.tensor([2.0, 1.0]))
 
 
 def test_latent_alignment_of_equal_fields_is_zero():
@@ -86,6 +91,24 @@ def test_length_loss_stops_at_the_target():
     loss.backward()
     assert target.grad is None
     assert predicted.grad.tolist() == pytest.approx([-0.25 / 64, 0.25 / 64])
+
+
+def test_rate_loss_compares_log_errors_at_the_active_lengths():
+    curves = torch.zeros(2, 2, 3)
+    curves[0, :, 1] = torch.tensor([-1.0, -4.0])  # length 2
+    curves[1, :, 2] = torch.tensor([-2.0, 0.5])  # length 3
+    curves.requires_grad_()
+    errors = torch.tensor([[math.exp(-1.5), math.exp(-1.0)], [math.exp(-2.0), 1.0]])
+    errors = errors.requires_grad_()
+    # distances .5, 3, 0, .5; smooth L1: .125, 2.5, 0, .125
+    loss = rate_loss(curves, torch.tensor([2, 3]), errors)
+    assert loss.item() == pytest.approx(2.75 / 4, abs=1e-5)
+    loss.backward()
+    assert errors.grad is None
+    expected = torch.zeros(2, 2, 3)
+    expected[0, :, 1], expected[1, :, 2] = torch.tensor([0.5, -1.0]), torch.tensor([0.0, 0.5])
+    assert torch.allclose(curves.grad, expected / 4, atol=1e-4)
+    assert rate_loss(curves, torch.tensor([1, 1]), torch.zeros(2, 2)).isfinite()
 
 
 def test_shares_of_two_processes_sum_to_the_whole_batch():

@@ -1,8 +1,8 @@
 """The losses: latent alignment, commitment, diversity and length, each in float32.
 
-In a distributed run each process returns its share of the loss of the whole batch: shares are
-sums over local samples divided by global counts, so that summed gradients equal those of one
-process with all the samples. `reduce` sums a tensor over the processes; alone it does nothing.
+In a distributed run each process returns its share of the loss of the whole batch: a sum over
+local samples divided by a global count. Summed gradients then equal those of one process with all
+samples. `reduce` sums a tensor over the processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.curriculum import IN_STEPS, Reduce
+from strop.curriculum import EPSILON, IN_STEPS, Reduce
 from strop.errors import ConfigError
 
 
@@ -23,9 +23,8 @@ class ObjectiveConfig:
     """Weights of the composite loss. Steps are for a run of 500,000.
 
     diversity_warmup       steps over which the diversity term rises to its weight
-    diversity_temperature  of the soft assignment, on cosine similarities
-    distillation_weight    of the alignment of what a program's prefix says with what the whole
-                           program says, which stands still; not in the paper
+    diversity_temperature  temperature of the soft assignment, on cosine similarities
+    length_weight          weight of the length head's loss, whichever head the model has
     """
 
     commitment_weight: float = 1.0
@@ -33,7 +32,6 @@ class ObjectiveConfig:
     diversity_warmup: int = field(default=40_000, metadata=IN_STEPS)
     diversity_temperature: float = 0.1
     length_weight: float = 1.0
-    distillation_weight: float = 0.0
 
     def __post_init__(self) -> None:
         if self.diversity_temperature <= 0:
@@ -56,12 +54,16 @@ def diversity_warmup(config: ObjectiveConfig, step: int) -> float:
 
 def latent_alignment(predicted: Tensor, target: Tensor) -> Tensor:
     """(B,): `1 - mean cosine + MSE` of each sample. Both (B, S, d), in the scaled space."""
-    cosine = F.cosine_similarity(predicted.float(), target.float(), dim=-1).mean(-1)
-    return 1 - cosine + squared_error(predicted, target)
+    return cosine_error(predicted, target) + squared_error(predicted, target)
+
+
+def cosine_error(predicted: Tensor, target: Tensor) -> Tensor:
+    """(B,): one minus the mean cosine similarity of each sample. Both (B, S, d)."""
+    return 1 - F.cosine_similarity(predicted.float(), target.float(), dim=-1).mean(-1)
 
 
 def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
-    """(B,): mean squared error of each sample, what R² is made of. Both (B, S, d)."""
+    """(B,): mean squared error of each sample. Both (B, S, d)."""
     return (predicted.float() - target.float()).square().mean((-2, -1))
 
 
@@ -80,7 +82,7 @@ def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = _alo
 def diversity(
     similarity: Tensor, active: Tensor, temperature: float, *, reduce: Reduce = _alone
 ) -> Tensor:
-    """`1 - H(p) / log N`: 0 when all codes are used alike, 1 when a single one is.
+    """`1 - H(p) / log N`: 0 when all codes are equally frequent, 1 when only one is in use.
 
     p is the mean soft assignment over all active tokens of the batch, not per position, which
     would cap the entropy at the log of the batch size.
@@ -90,7 +92,7 @@ def diversity(
     """
     weight = active.float()
     soft = torch.softmax(similarity.float() / temperature, dim=-1)
-    total = (soft * weight[..., None]).sum((0, 1))  # not a product of matrices: autocast
+    total = (soft * weight[..., None]).sum((0, 1))  # autocast would round a matrix product
     # The value is that of the whole batch; the gradient is that of the local samples.
     total = reduce(total.detach()) + (total - total.detach())
     p = total / reduce(weight.sum()).clamp(min=1.0)
@@ -101,3 +103,15 @@ def diversity(
 def length_loss(predicted: Tensor, target: Tensor, k: int) -> Tensor:
     """`mean(((L_hat - sg[L]) / K)^2)` of (B,) predicted and target lengths."""
     return ((predicted.float() - target.detach().float()) / k).square().mean()
+
+
+def rate_loss(log_error: Tensor, lengths: Tensor, errors: Tensor) -> Tensor:
+    """Mean smooth L1 distance of predicted log errors to those measured, at the active lengths.
+
+    log_error  (B, 2, K) predicted logarithms of cosine error and squared error at lengths 1 to K
+    lengths    (B,) int64 active lengths
+    errors     (B, 2) cosine error and squared error measured at these lengths; no gradient
+    """
+    at = lengths[:, None, None].expand(-1, log_error.shape[1], 1) - 1
+    predicted = log_error.float().gather(2, at).squeeze(2)
+    return F.smooth_l1_loss(predicted, (errors.detach().float() + EPSILON).log())

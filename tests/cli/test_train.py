@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from strop.cli import train as commands
 from strop.errors import ConfigError, StropError, TrainingError
 from strop.training.distributed import Workers
-from strop.training.features import open_fields
+from strop.training.field_cache import open_fields
 
 app = typer.Typer()
 app.command()(commands.train)
@@ -54,7 +54,7 @@ def run(*arguments: object) -> str:
 def test_train_resume_decoder(pictures: str, tmp_path: Path) -> None:
     out, cache = tmp_path / "run", tmp_path / "fields.safetensors"
     run("features", pictures, "--out", cache, "--preset", _small(tmp_path), "--device=cpu")
-    assert open_fields(cache).seen.fields.shape == (24, 2, 4, 192)
+    assert open_fields(cache).fields.shape == (24, 2, 4, 192)
     arguments = ["train", "strop-nano", "--data", pictures, "--out", out, "--steps", 6]
     arguments += ["--batch", 4, "--cache", cache, "--json", *SMALL]
     figures = json.loads(run(*arguments))
@@ -142,10 +142,10 @@ def test_sweep(pictures: str, tmp_path: Path) -> None:
 
 
 def test_axes_hold_words_and_lists() -> None:
-    given = ["training.seed=0, 1", "curriculum.oracle=error,price", "training.batch=[4, 8]"]
+    given = ["training.seed=0, 1", "curriculum.truncation=beta,uniform", "training.batch=[4, 8]"]
     assert commands._axes([*given, "model.length_head.hidden=[4],[]"]) == {
         "training.seed": [0, 1],
-        "curriculum.oracle": ["error", "price"],
+        "curriculum.truncation": ["beta", "uniform"],
         "training.batch": [4, 8],
         "model.length_head.hidden": [[4], []],
     }

@@ -124,13 +124,6 @@ def test_a_fixed_length_beyond_the_model_is_refused():
         load_preset("strop-nano", {"curriculum.fixed_length": at_most + 1})
 
 
-def test_outlines_take_two_locations_at_least():
-    asked = {"model.image_size": 16, "curriculum.oracle": "outlines"}
-    assert load_preset("strop-nano", {**asked, "curriculum.oracle_zoom": 2}).curriculum.zoom == 2
-    with pytest.raises(ConfigError, match=r"an image of 16 px is one location.*larger zoom"):
-        load_preset("strop-nano", {**asked, "curriculum.oracle_zoom": 1})
-
-
 def test_overrides_reach_every_table():
     preset = load_preset(
         "strop-nano",
@@ -139,3 +132,28 @@ def test_overrides_reach_every_table():
     assert to_dict(preset)["training"]["steps"] == 9
     assert preset.model.quantizer.codes == 16
     assert not preset.curriculum.enabled
+
+
+def test_retired_settings_are_dropped_at_their_defaults_and_refused_otherwise(tmp_path):
+    old = tmp_path / "old.toml"
+    text = 'extends = "strop-nano"\n[curriculum]\noracle = "{}"\nrate_knots = {}\n'
+    old.write_text(text.format("error", 10))
+    with pytest.warns(UserWarning, match=r"preset\.curriculum\.(oracle|rate_knots) was removed"):
+        preset = load_preset(str(old))
+    assert preset.curriculum == load_preset("strop-nano").curriculum
+    for values in (("price", 10), ("outlines", 6)):
+        old.write_text(text.format(*values))
+        with pytest.raises(ConfigError, match=r"curriculum\.(oracle|rate_knots) is .* was removed"):
+            load_preset(str(old))
+
+
+def test_fast_presets_train_a_rate_head_at_random_lengths_down_to_one():
+    for name in ("strop-s-fast", "strop-xs", "strop-xs-scenes"):
+        preset = load_preset(name)
+        assert preset.model.length_head.kind == "rate"
+        assert preset.curriculum.truncation_minimum == 1
+        assert preset.curriculum.handoff_ceiling == 0
+    for name in ("strop-s-dinov3-s", "strop-m-dinov3-l", "clevr-64", "strop-nano"):
+        preset = load_preset(name)
+        assert preset.model.length_head.kind == "paper"
+        assert preset.curriculum.truncation == "beta"

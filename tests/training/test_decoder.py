@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_training import tiny_config
 
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.data.subset import subset
 from strop.errors import DataError, TrainingError
 from strop.model.decoder import DecoderConfig
@@ -43,8 +43,8 @@ def test_training_a_decoder_changes_nothing_else_and_lowers_the_loss(tokenizer):
         steps=30,
         batch=8,
         learning_rate=1e-2,
-        watch=lambda step, losses: seen.append((step, losses)),
-        watch_every=10,
+        progress=lambda step, losses: seen.append((step, losses)),
+        report_every=10,
     )
     after = tokenizer.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
@@ -63,10 +63,8 @@ def test_too_few_images_are_a_named_error(tokenizer):
         train_decoder(tokenizer, painted(10), steps=1)
 
 
-@pytest.mark.parametrize("watch", [None, lambda step, losses: None])
-def test_a_loss_that_is_not_finite_stops_the_training_whether_it_is_watched_or_not(
-    tokenizer, watch
-):
+@pytest.mark.parametrize("progress", [None, lambda step, losses: None])
+def test_a_loss_that_is_not_finite_stops_the_training(tokenizer, progress):
     with pytest.raises(TrainingError, match=r"failed by step 2.*Lower its learning rate"):
         train_decoder(
             tokenizer,
@@ -74,8 +72,8 @@ def test_a_loss_that_is_not_finite_stops_the_training_whether_it_is_watched_or_n
             steps=4,
             batch=8,
             learning_rate=float("inf"),
-            watch=watch,
-            watch_every=2,
+            progress=progress,
+            report_every=2,
         )
     assert tokenizer.decoder is None
 

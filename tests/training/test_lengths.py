@@ -6,8 +6,7 @@ import pytest
 import torch
 from tiny_training import K, smooth_pictures, tiny_config
 
-from strop.curriculum import CurriculumConfig, knot_lengths
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.data.subset import subset
 from strop.errors import ConfigError, DataError, TrainingError
 from strop.model.checkpoint import load_folder
@@ -15,7 +14,7 @@ from strop.model.length_head import LengthHeadConfig, whole_lengths
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import pearson
-from strop.training.features import outlines_of
+from strop.training.fitted_targets import CurriculumConfig, knot_lengths, outlines_of
 from strop.training.lengths import _error_at, _fitted, _Looks, _targets, train_lengths
 
 

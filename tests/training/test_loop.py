@@ -23,6 +23,7 @@ import strop.metrics
 from strop.errors import ConfigError, TrainingError
 from strop.model.checkpoint import load_folder
 from strop.model.interpreter import prefix_mask
+from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.training import loop
 from strop.training.callbacks import Callback, ProgressBar, TensorBoard, read_metrics
@@ -221,6 +222,21 @@ def test_fixed_length_runs_have_no_oracle():
     result = train(tiny_preset(curriculum={"enabled": False}), tiny_fields(60))
     assert result.finished
     assert "r2_centred@10" in result.metrics
+
+
+def test_a_run_with_a_rate_head_needs_no_oracle_and_saves_its_head(tmp_path):
+    model = tiny_config(length_head=LengthHeadConfig(kind="rate", hidden=(16,)))
+    preset = tiny_preset(model=model, curriculum={"truncation": "powers-of-two"})
+    result = train(preset, tiny_fields(60), out=tmp_path)
+    assert result.finished
+    lines = [x for x in read_metrics(tmp_path / "metrics.jsonl") if x["kind"] == "training"]
+    assert {line["phase"] for line in lines} == {1}
+    assert all(line["length"] > 0 and "target_length" not in line for line in lines)
+    assert lines[-1]["length"] < lines[0]["length"]
+    head = load_folder(tmp_path / "model").length_head.state_dict()
+    assert all(
+        torch.equal(v, head[n]) for n, v in result.tokenizer.length_head.state_dict().items()
+    )
 
 
 def test_targets_are_logged_once_there_are_some(tmp_path):

@@ -91,35 +91,6 @@ def test_a_sweep_without_images_to_measure_on_is_refused_before_it_trains(tmp_pa
     assert not trained
 
 
-def test_runs_that_go_by_other_outlines_share_no_file_of_fields(tmp_path, monkeypatch):
-    trained = []
-    monkeypatch.setattr(sweeps, "train", lambda *_, **__: trained.append(1))
-    monkeypatch.setattr(sweeps, "_images", lambda data: 40)
-    cache = tmp_path / "fields.safetensors"
-
-    def swept(axes):
-        with pytest.raises(AttributeError):  # what was not trained has no result
-            sweep(tiny_preset(), "folder:here", axes, out=tmp_path / "out", cache=cache)
-
-    oracles = {"curriculum.oracle": ["error", "outlines"]}
-    zooms = {"curriculum.oracle": ["outlines"], "curriculum.oracle_zoom": [2, 4]}
-    for axes in (oracles, zooms):
-        with pytest.raises(ConfigError, match="do not all go by the same outlines"):
-            sweep(tiny_preset(), "folder:here", axes, out=tmp_path / "out", cache=cache)
-    assert not trained
-    cache.touch()  # it may hold outlines, which `train` will see
-    swept(oracles)
-    with pytest.raises(ConfigError, match="do not all go by the same outlines"):
-        sweep(tiny_preset(), "folder:here", zooms, out=tmp_path / "out", cache=cache)
-    assert trained == [1]
-
-
-def test_the_plan_says_what_it_does_not_time():
-    plan = describe(load_preset("clevr-64", {"curriculum.oracle": "outlines"}))
-    assert "look 4 times as close is not timed" in plan["oracle"]
-    assert "oracle" not in describe(load_preset("clevr-64"))
-
-
 def test_a_sweep_measures_on_other_images_if_there_are_some(tmp_path):
     axes = {"training.held_out": [0]}
     preset, fields = tiny_preset(steps=2), tiny_fields(60)

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_training import tiny_config, tiny_fields, tiny_preset
 
-from strop.errors import FormatError, TrainingError
+from strop.errors import ConfigError, FormatError, TrainingError
 from strop.model.checkpoint import load
 from strop.model.teacher import TeacherConfig
 from strop.training import checkpoint as checkpoints
@@ -132,13 +132,24 @@ def test_a_checkpoint_cut_short_is_recognised_and_the_one_before_it_used(tmp_pat
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_run_older_than_a_setting_goes_on(tmp_path):
+def test_a_run_of_an_older_version_resumes(tmp_path):
+    # It lacks a setting, holds one that was removed, and logged other metrics.
     preset, fields = tiny_preset(steps=10), tiny_fields(60)
-    train(preset, fields, out=tmp_path)
+    train(preset, fields, out=tmp_path, callbacks=[StopAt(5)])
     last = read_checkpoint(checkpoint_paths(tmp_path / "checkpoints")[0])
     del last.about["preset"]["model"]["quantizer"]["centred"]
-    checkpoints.write_checkpoint(last.path.parent, last.tensors, last.step, last.about, keep=1)
-    assert train(preset, fields, out=tmp_path, resume=True).finished
+    last.about["preset"]["curriculum"]["oracle"] = "error"
+    tensors = last.tensors | {"totals": torch.ones(99), "curriculum.log_price": torch.zeros(())}
+    checkpoints.write_checkpoint(last.path.parent, tensors, last.step, last.about, keep=1)
+    with pytest.warns(UserWarning, match=r"checkpoint\.curriculum\.oracle was removed"):
+        assert train(preset, fields, out=tmp_path, resume=True).finished
+    ends = [line["loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "loss" in line]
+    assert max(ends) < 10  # nothing of the other metrics is left
+
+    last.about["preset"]["curriculum"]["oracle"] = "price"
+    checkpoints.write_checkpoint(last.path.parent, tensors, 20, last.about, keep=1)
+    with pytest.raises(ConfigError, match=r"checkpoint\.curriculum\.oracle is 'price'"):
+        train(preset, fields, out=tmp_path, resume=True)
 
 
 def test_no_whole_checkpoint_is_an_error(tmp_path):
@@ -235,6 +246,6 @@ def test_a_finished_run_keeps_what_its_model_has_got_since(tmp_path):
 def test_a_run_of_another_kind_is_refused_not_passed_over(tmp_path):
     folder = tmp_path / "checkpoints"
     kept = {"weight": torch.zeros(3)}
-    checkpoints.write_checkpoint(folder, kept, 5, {}, keep=1, kind=checkpoints.DISTILLATION)
+    checkpoints.write_checkpoint(folder, kept, 5, {}, keep=1, kind="other-checkpoint")
     with pytest.raises(TrainingError, match=r"another kind of run.* own --out"):
         train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path, resume=True)

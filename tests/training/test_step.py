@@ -1,102 +1,87 @@
-"""One step: what each loss moves, what the oracle leaves alone, and that nothing recompiles."""
+"""One step: the parameters that each loss changes, gradients, and no recompilation."""
 
 from __future__ import annotations
-
-from typing import get_args
 
 import pytest
 import torch
 import torch._dynamo
-from tiny_training import GRID, WIDTH, K, tiny_centred_config, tiny_fields, tiny_tokenizer
-from torch import nn
+from tiny_training import K, tiny_centred_config, tiny_fields, tiny_tokenizer
 
-from strop.curriculum import CurriculumConfig, Oracle, initial_state, observe_rates, scaled
-from strop.objective import ObjectiveConfig
-from strop.training.config import TrainingConfig
-from strop.training.forward import (
-    METRICS,
-    SCALARS,
-    TERMS,
-    Recipe,
-    forward,
-    rate_curves,
-    step_values,
+from strop.curriculum import (
+    CurriculumConfig,
+    equal_error_lengths,
+    initial_state,
+    random_lengths,
+    scaled,
 )
+from strop.model.length_head import LengthHeadConfig
+from strop.objective import ObjectiveConfig, cosine_error, squared_error
+from strop.training.config import TrainingConfig
+from strop.training.forward import METRICS, SCALARS, StepConfig, forward, step_values
 from strop.training.loop import stepper_trouble
 from strop.training.recorded import WARM_STEPS
 from strop.training.step import MOST_SPOILT, Stepper, parameter_groups, trainable
 
 CPU = torch.device("cpu")
 STEPS = 40
-ORACLES = pytest.mark.parametrize("oracle", get_args(Oracle))
+HEADS = pytest.mark.parametrize("head", ["paper", "rate"])
 
 
-def recipe(*, extra_loss=None, objective=None, curriculum=None, **training) -> Recipe:
+def step_config(
+    *, extra_loss=None, objective=None, curriculum=None, head="paper", **training
+) -> StepConfig:
     training = {"steps": STEPS, "batch": 8, "reseed_every": 5, **training}
     curriculum = {"truncation_minimum": 4, "oracle_minimum": 1, **(curriculum or {})}
     steps = training["steps"]
-    return Recipe(
+    return StepConfig(
         scaled(ObjectiveConfig(**(objective or {})), steps),
         scaled(CurriculumConfig(**curriculum), steps),
         scaled(TrainingConfig(**training), steps),
         extra_loss=extra_loss,
+        rate_head=head == "rate",
     )
+
+
+def with_head(head: str):
+    return tiny_tokenizer(length_head=LengthHeadConfig(kind=head, hidden=(16,)))
 
 
 def batch() -> torch.Tensor:
     return tiny_fields(8)[:, 0]
 
 
-OUTLINES = torch.linspace(1, 2, 8)
+def make_stepper(tokenizer, config, device=CPU) -> Stepper:
+    return Stepper(tokenizer, lambda loaded: loaded[0], config, device=device)
 
 
-def outlined(plan) -> Stepper:
-    return Stepper(
-        tiny_tokenizer(),
-        lambda loaded: loaded[0],
-        plan,
-        device=CPU,
-        outlines_of=lambda loaded: OUTLINES,
-    )
-
-
-def run_forward(tokenizer, plan, step, *, probing=True):
+def run_forward(tokenizer, config, step, *, probing=None, values=None):
     return forward(
         tokenizer,
         batch(),
-        step_values(plan, step),
+        step_values(config, step) if values is None else values,
         initial_state(),
-        plan,
-        probing=probing,
+        config,
+        probing=config.has_oracle if probing is None else probing,
         precision=torch.float32,
-        outlines=OUTLINES,
     )
 
 
-@ORACLES
-def test_the_length_loss_moves_the_head_alone(oracle):
-    tokenizer = tiny_tokenizer()
-    plan = recipe(
+@HEADS
+def test_the_length_loss_changes_the_head_alone(head):
+    tokenizer = with_head(head)
+    config = step_config(
+        head=head,
         objective={"commitment_weight": 0.0, "diversity_weight": 0.0},
-        curriculum={"oracle": oracle, "probe_fraction": 0.5},
+        curriculum={"probe_fraction": 0.5},
     )
     gate = SCALARS.index("length_gate")
-    values = step_values(plan, STEPS - 1)
+    values = step_values(config, STEPS - 1)
     assert values[gate] == 1
     gradients = {}
     for on in (0.0, 1.0):
         values[gate] = on
         tokenizer.zero_grad()
-        forward(
-            tokenizer,
-            batch(),
-            values,
-            initial_state(),
-            plan,
-            probing=True,
-            precision=torch.float32,
-            outlines=OUTLINES,
-        ).loss.backward()
+        run_forward(tokenizer, config, STEPS - 1, values=values).loss.backward()
         gradients[on] = {n: p.grad.clone() for n, p in trainable(tokenizer).items()}
     for name, gradient in gradients[1.0].items():
         if name.startswith("length_head."):
@@ -106,14 +91,13 @@ def test_the_length_loss_moves_the_head_alone(oracle):
     assert any(gradients[1.0][n].any() for n in gradients[1.0] if n.startswith("length_head."))
 
 
-@ORACLES
-def test_the_oracle_and_its_probes_leave_no_gradient(oracle):
+def test_the_oracle_and_its_probes_leave_no_gradient():
     tokenizer = tiny_tokenizer()
-    plan = recipe(curriculum={"oracle": oracle})
+    config = step_config()
     gradients = []
     for probing in (False, True):  # phase 2: probes, but no length loss yet
         tokenizer.zero_grad()
-        outcome = run_forward(tokenizer, plan, 9, probing=probing)
+        outcome = run_forward(tokenizer, config, 9, probing=probing)
         outcome.loss.backward()
         gradients.append(
             {
@@ -128,60 +112,100 @@ def test_the_oracle_and_its_probes_leave_no_gradient(oracle):
         assert torch.equal(gradient, gradients[1][name]), name
 
 
+def test_a_rate_head_learns_the_errors_at_the_random_lengths():
+    tokenizer, config = with_head("rate"), step_config(head="rate")
+    assert not config.has_oracle
+    assert [config.phase(step) for step in (0, STEPS - 1)] == [1, 1]
+    outcome = run_forward(tokenizer, config, 3)
+    # By hand: the lengths drawn, one interpretation, two errors for each image.
+    values = step_values(config, 3)
+    uniform = values[len(SCALARS) :].view(2, -1)[0]
+    alpha = values[SCALARS.index("alpha")]
+    lengths = random_lengths(uniform, alpha, config.curriculum, K)
+    assert torch.equal(outcome.active.sum(-1), lengths)
+    with torch.no_grad():
+        field = batch().float() * tokenizer.config.teacher.scale
+        z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
+        seen = tokenizer.interpreter(z_q, outcome.active)
+        errors = torch.stack([cosine_error(seen, field), squared_error(seen, field)], dim=1)
+        curves = tokenizer.length_head(field)
+        predicted = torch.stack([curves[row, :, n - 1] for row, n in enumerate(lengths.tolist())])
+        expected = torch.nn.functional.smooth_l1_loss(predicted, (errors + 1e-6).log())
+        deployed = equal_error_lengths(curves[:, 0], config.curriculum)
+    found = dict(zip(METRICS, outcome.metrics.tolist(), strict=False))
+    assert found["length"] == pytest.approx(expected.item(), rel=1e-4)
+    assert found["latent"] == pytest.approx(errors.sum(1).mean().item(), rel=1e-5)
+    assert found["predicted_length"] == pytest.approx(deployed.float().mean().item())
+    assert outcome.state == initial_state()
+
+
+def test_a_rate_head_is_trained_from_the_first_step_and_predicts_the_error():
+    tokenizer, config = with_head("rate"), step_config(head="rate", learning_rate=1e-2, warmup=0)
+    stepper = make_stepper(tokenizer, config)
+    assert stepper.variants == (False,)
+    before = tokenizer.length_head(batch().float()).detach().clone()
+    losses = []
+    for step in range(STEPS):
+        stepper((batch(),), step_values(config, step), step)
+        losses.append(stepper.take_metrics()["length"])
+        if not step:
+            assert not torch.equal(tokenizer.length_head(batch().float()), before)
+    assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
+
+
+def test_a_rate_head_may_be_handed_a_share_of_its_lengths():
+    tokenizer = with_head("rate")
+    late = run_forward(tokenizer, step_config(head="rate"), STEPS - 1)
+    config = step_config(head="rate").curriculum
+    curves = tokenizer.length_head(batch().float() * tokenizer.config.teacher.scale)
+    assert torch.equal(late.active.sum(-1), equal_error_lengths(curves[:, 0], config))
+    random = step_config(head="rate", curriculum={"handoff_ceiling": 0.0})
+    drawn = run_forward(tokenizer, random, STEPS - 1).active.sum(-1)
+    uniform = step_values(random, STEPS - 1)[len(SCALARS) :].view(2, -1)[0]
+    assert torch.equal(drawn, random_lengths(uniform, torch.tensor(1.0), random.curriculum, K))
+
+
 def test_the_head_rests_until_phase_three():
     tokenizer = tiny_tokenizer()
-    plan = recipe()
-    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    config = step_config()
+    stepper = make_stepper(tokenizer, config)
     before = {n: p.detach().clone() for n, p in tokenizer.length_head.named_parameters()}
-    first = plan.curriculum.phase_ends[1]
+    first = config.curriculum.phase_ends[1]
     for step in range(first):
-        stepper((batch(),), step_values(plan, step), step)
+        stepper((batch(),), step_values(config, step), step)
     for name, parameter in tokenizer.length_head.named_parameters():
         assert torch.equal(parameter, before[name]), name
-    stepper((batch(),), step_values(plan, first), first)
+    stepper((batch(),), step_values(config, first), first)
     assert any(not torch.equal(p, before[n]) for n, p in tokenizer.length_head.named_parameters())
 
 
 def test_lengths_are_random_then_predicted():
     tokenizer = tiny_tokenizer()
-    plan = recipe(batch=8)
-    early = run_forward(tokenizer, plan, 0).active.sum(-1)
+    config = step_config(batch=8)
+    early = run_forward(tokenizer, config, 0).active.sum(-1)
     assert early.min() >= 4
     assert len(early.unique()) > 1
-    late = run_forward(tokenizer, plan, STEPS - 1).active.sum(-1)
+    late = run_forward(tokenizer, config, STEPS - 1).active.sum(-1)
     expected = tokenizer.length_head(batch().float() * 0.5).round().clamp(1, K).long()
     assert torch.equal(late, expected)
 
 
 def test_without_a_curriculum_every_program_has_its_fixed_length():
     tokenizer = tiny_tokenizer()
-    plan = recipe(curriculum={"enabled": False})
-    assert (run_forward(tokenizer, plan, 0, probing=False).active.sum(-1) == K).all()
-    plan = recipe(curriculum={"enabled": False, "fixed_length": 3})
-    assert (run_forward(tokenizer, plan, STEPS - 1, probing=False).active.sum(-1) == 3).all()
-    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    config = step_config(curriculum={"enabled": False})
+    assert (run_forward(tokenizer, config, 0, probing=False).active.sum(-1) == K).all()
+    config = step_config(curriculum={"enabled": False, "fixed_length": 3})
+    assert (run_forward(tokenizer, config, STEPS - 1, probing=False).active.sum(-1) == 3).all()
+    stepper = make_stepper(tokenizer, config)
     assert stepper.variants == (False,)
 
 
 def test_probing_a_fraction_changes_the_slopes_alone():
     tokenizer = tiny_tokenizer()
-    whole = run_forward(tokenizer, recipe(), 9)
-    half = run_forward(tokenizer, recipe(curriculum={"probe_fraction": 0.5}), 9)
+    whole = run_forward(tokenizer, step_config(), 9)
+    half = run_forward(tokenizer, step_config(curriculum={"probe_fraction": 0.5}), 9)
     assert torch.equal(whole.state.error, half.state.error)
     assert torch.equal(whole.loss, half.loss)
-
-
-def test_the_targets_of_a_rate_curve_are_of_the_probed_rows_and_steered_by_the_price():
-    tokenizer = tiny_tokenizer()
-    seen = []
-    for fraction in (1.0, 0.5):
-        plan = recipe(curriculum={"oracle": "price", "probe_fraction": fraction})
-        outcome = run_forward(tokenizer, plan, 9)
-        seen.append(dict(zip(METRICS, outcome.metrics.tolist(), strict=False)))
-        mean = seen[-1]["target_length"] / (0.75 * K)
-        assert outcome.state.log_price.item() == pytest.approx(0.02 * (mean - 1), abs=1e-6)
-    assert seen[0]["target_length"] != seen[1]["target_length"]
-    assert seen[0]["latent"] == seen[1]["latent"]
 
 
 def test_decay_spares_norms_biases_and_embeddings():
@@ -202,134 +226,27 @@ def test_decay_spares_norms_biases_and_embeddings():
 
 def test_an_extra_term_joins_the_loss():
     tokenizer = tiny_tokenizer()
-    plain = run_forward(tokenizer, recipe(), 9)
+    plain = run_forward(tokenizer, step_config(), 9)
     more = run_forward(
-        tokenizer, recipe(extra_loss=lambda seen: seen.predicted.square().mean() + 1), 9
+        tokenizer, step_config(extra_loss=lambda seen: seen.predicted.square().mean() + 1), 9
     )
     extra = more.metrics[METRICS.index("extra")]
     assert extra > 1
     assert torch.allclose(more.loss, plain.loss + extra)
 
 
-def test_distillation_aligns_a_prefix_with_the_whole_program():
-    tokenizer, plan = tiny_tokenizer(), recipe(objective={"distillation_weight": 2.0})
-    plain, more = run_forward(tokenizer, recipe(), 3), run_forward(tokenizer, plan, 3)
-    # By hand: the same lengths, interpreted once at those and once with all K tokens.
-    field = batch().float() * tokenizer.config.teacher.scale
-    z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
-    short, whole = (
-        tokenizer.interpreter(z_q, x) for x in (more.active, torch.ones_like(more.active))
-    )
-    cosine = torch.nn.functional.cosine_similarity(short, whole, dim=-1).mean()
-    expected = 1 - cosine + (short - whole).square().mean()
-    found = more.terms[TERMS.index("distillation")]
-    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
-    assert more.loss.item() == pytest.approx(plain.loss.item() + 2 * expected.item(), rel=1e-4)
-
-
-class Counting(nn.Module):
-    """An interpreter whose field is `a` times the number of active tokens, everywhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Parameter(torch.ones(()))
-
-    def forward(self, z_q: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
-        return (self.a * active.sum(-1))[:, None, None].expand(-1, GRID * GRID, WIDTH)
-
-
-def test_distillation_teaches_the_prefix_alone():
-    # Two tokens say 2 where all ten say 10: cosine 1, squared error 64. Its gradient in `a` is
-    # 2 * (2 - 10) * 2 = -32 as long as the ten stand still; with them it would be 2 * 64.
-    terms, gradients = [], []
-    for weight in (0.0, 1.0):
-        tokenizer = tiny_tokenizer()
-        tokenizer.interpreter = Counting()
-        plan = recipe(
-            objective={"distillation_weight": weight},
-            curriculum={"enabled": False, "fixed_length": 2},
-        )
-        outcome = run_forward(tokenizer, plan, 3, probing=False)
-        outcome.loss.backward()
-        terms.append(outcome.terms[TERMS.index("distillation")].item())
-        gradients.append(tokenizer.interpreter.a.grad.item())
-    assert terms == pytest.approx([0.0, 64.0], rel=1e-5)
-    assert gradients[1] - gradients[0] == pytest.approx(-32.0, rel=1e-4)
-
-
-def test_a_program_shown_whole_has_nothing_to_learn_from_itself():
-    tokenizer = tiny_tokenizer()
-    plan = recipe(objective={"distillation_weight": 1.0}, curriculum={"enabled": False})
-    outcome = run_forward(tokenizer, plan, 3, probing=False)
-    assert outcome.terms[TERMS.index("distillation")].item() == pytest.approx(0, abs=1e-6)
-
-
-def test_rate_curves_are_squared_errors():
-    # Fields of -1 where L tokens say L: (L + 1) ** 2. Latent alignment would add 2, the cosine's.
-    tokenizer = tiny_tokenizer()
-    tokenizer.interpreter = Counting()
-    config = CurriculumConfig(oracle="price", oracle_minimum=1, rate_knots=3)
-    z_q, field = torch.zeros(2, K, 4), -torch.ones(2, GRID * GRID, WIDTH)
-    curves = rate_curves(tokenizer, z_q, field, config)
-    assert curves.tolist() == [[4.0, 16.0, 121.0]] * 2  # at 1, 3 and all 10 tokens
-
-
-def test_an_oracle_that_probes_every_second_row_teaches_those_rows():
-    tokenizer = tiny_tokenizer()
-    config = {"oracle": "price", "probe_fraction": 0.5, "rate_knots": 3}
-    outcome = run_forward(tokenizer, recipe(curriculum=config), 9)
-    found = dict(zip(METRICS, outcome.metrics.tolist(), strict=False))
-    field = batch().float() * tokenizer.config.teacher.scale
-    hat = tokenizer.length_head(field)[::2]
-    z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
-    plan = recipe(curriculum=config).curriculum
-    curves = rate_curves(tokenizer, z_q[::2], field[::2], plan)
-    _, target = observe_rates(initial_state(), curves, plan, K)
-    assert found["predicted_length"] == pytest.approx(hat.mean().item(), rel=1e-5)
-    assert found["target_length"] == pytest.approx(target.mean().item(), rel=1e-5)
-    assert found["length"] == pytest.approx(((hat - target) / K).square().mean().item(), rel=1e-4)
-
-
-def test_outlines_reach_the_targets_of_all_rows():
-    # From 1 to 2, so 1.5 on average: a sample of average outlines gets half of ten tokens.
-    config = {"oracle": "outlines", "oracle_scale": 0.5, "probe_fraction": 0.5}
-    outcome = run_forward(tiny_tokenizer(), recipe(curriculum=config), 9)
-    found = dict(zip(METRICS, outcome.metrics.tolist(), strict=False))
-    targets = 5 * OUTLINES / 1.5
-    assert found["target_length"] == pytest.approx(targets.mean().item(), rel=1e-4)
-    assert found["target_length_squared"] == pytest.approx(targets.square().mean().item(), rel=1e-4)
-    assert outcome.state.error.item() == pytest.approx(1.5)
-
-
-def test_outlines_are_looked_at_only_when_the_oracle_is_at_work():
-    asked = []
-
-    def outlines_of(loaded):
-        asked.append(loaded)
-        return loaded[1]
-
-    plan = recipe(curriculum={"oracle": "outlines"})
-    stepper = Stepper(
-        tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU, outlines_of=outlines_of
-    )
-    first = plan.curriculum.phase_ends[0]
-    for step in (0, first - 1, first):
-        stepper((batch(), OUTLINES), step_values(plan, step), step)
-    assert len(asked) == 1
-
-
 def test_the_ceiling_reaches_the_step():
     share = SCALARS.index("handoff")
-    kept = recipe(curriculum={"handoff_ceiling": 0.5})
+    kept = step_config(curriculum={"handoff_ceiling": 0.5})
     assert step_values(kept, STEPS - 1)[share] == 0.5
-    assert step_values(recipe(), STEPS - 1)[share] == 1.0
+    assert step_values(step_config(), STEPS - 1)[share] == 1.0
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm():
     tokenizer = tiny_tokenizer()
-    plan = recipe(clip=1e-3)
-    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
-    stepper((batch(),), step_values(plan, 0), 0)
+    config = step_config(clip=1e-3)
+    stepper = make_stepper(tokenizer, config)
+    stepper((batch(),), step_values(config, 0), 0)
     norm = torch.cat(
         [p.grad.flatten() for p in tokenizer.parameters() if p.grad is not None]
     ).norm()
@@ -339,11 +256,11 @@ def test_clipping_bounds_the_update_and_reports_the_norm():
 
 def test_averaged_weights_follow_and_can_be_looked_at():
     tokenizer = tiny_tokenizer()
-    plan = recipe(weight_average=0.5)
+    config = step_config(weight_average=0.5)
     expected = tokenizer.generator.queries.detach().clone()
-    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    stepper = make_stepper(tokenizer, config)
     for step, share in ((0, 9 / 10), (1, 9 / 11), (30, 0.5)):  # 9 / 40 is below the least share
-        stepper((batch(),), step_values(plan, step), step)
+        stepper((batch(),), step_values(config, step), step)
         now = tokenizer.generator.queries.detach().clone()
         expected += share * (now - expected)
     with stepper.averaged_weights():
@@ -357,15 +274,15 @@ def test_averaged_weights_follow_and_can_be_looked_at():
 def test_recorded_steps_average_weights_as_plain_ones_do():
     found = []
     for compile_ in ("on", "off"):
-        plan = recipe(weight_average=0.9, compile=compile_, precision="fp32")
+        config = step_config(weight_average=0.9, compile=compile_, precision="fp32")
         device = torch.device("cuda")
         tokenizer = tiny_tokenizer().to(device)
-        stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=device)
+        stepper = make_stepper(tokenizer, config, device)
         loaded = (batch().to(device),)
         stepper.initialise_codebook(loaded)
         for step in range(WARM_STEPS + 6):
-            stepper(loaded, step_values(plan, step).to(device), step)
-        assert stepper.graphed == (compile_ == "on")
+            stepper(loaded, step_values(config, step).to(device), step)
+        assert stepper.recording == (compile_ == "on")
         found.append({name: x.cpu() for name, x in stepper.averaged.items()})
     for name, averaged in found[0].items():
         assert torch.allclose(averaged, found[1][name], atol=1e-3), name
@@ -374,13 +291,13 @@ def test_recorded_steps_average_weights_as_plain_ones_do():
 def test_the_means_of_positions_follow_and_are_averaged_with_the_weights():
     # Averaged weights put tokens elsewhere than the latest do: the latest means would not fit.
     tokenizer = tiny_tokenizer(quantizer=tiny_centred_config().quantizer)
-    plan = recipe(weight_average=0.5)
-    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    config = step_config(weight_average=0.5)
+    stepper = make_stepper(tokenizer, config)
     stepper.initialise_codebook((batch(),))
     start = tokenizer.quantizer.centre.clone()
     assert torch.equal(stepper.averaged["quantizer.centre"], start)
     for step, share in ((0, 9 / 10), (1, 9 / 11)):  # the first sees what the means were taken from
-        stepper((batch(),), step_values(plan, step), step)
+        stepper((batch(),), step_values(config, step), step)
         now = tokenizer.quantizer.centre.clone()
         start += share * (now - start)
     with stepper.averaged_weights():
@@ -391,13 +308,13 @@ def test_the_means_of_positions_follow_and_are_averaged_with_the_weights():
 
 def test_trouble_remembers_the_first_step_and_its_terms():
     tokenizer = tiny_tokenizer()
-    plan = recipe()
-    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
+    config = step_config()
+    stepper = make_stepper(tokenizer, config)
     for step in range(2):
-        stepper((batch(),), step_values(plan, step), step)
+        stepper((batch(),), step_values(config, step), step)
     assert not stepper.trouble.any()
     for step in (2, 3):
-        stepper((batch() * float("nan"),), step_values(plan, step), step)
+        stepper((batch() * float("nan"),), step_values(config, step), step)
     flag, step, latent, *_ = stepper.trouble.tolist()
     assert (flag, step) == (1, 2)
     assert latent != latent
@@ -410,15 +327,15 @@ def spoiling(when):
 
 def test_a_step_without_a_finite_gradient_moves_no_weight_and_the_run_goes_on():
     when = torch.ones(())
-    tokenizer, plan = tiny_tokenizer(), recipe(extra_loss=spoiling(when))
-    stepper = Stepper(tokenizer, lambda loaded: loaded[0], plan, device=CPU)
-    stepper((batch(),), step_values(plan, 0), 0)
+    tokenizer, config = tiny_tokenizer(), step_config(extra_loss=spoiling(when))
+    stepper = make_stepper(tokenizer, config)
+    stepper((batch(),), step_values(config, 0), 0)
     before = {name: value.detach().clone() for name, value in stepper.parameters.items()}
     when.zero_()
-    stepper((batch(),), step_values(plan, 1), 1)
+    stepper((batch(),), step_values(config, 1), 1)
     assert all(torch.equal(value, before[name]) for name, value in stepper.parameters.items())
     when.fill_(1)
-    stepper((batch(),), step_values(plan, 2), 2)
+    stepper((batch(),), step_values(config, 2), 2)
     assert any(not torch.equal(v, before[name]) for name, v in stepper.parameters.items())
     assert all(value.isfinite().all() for value in stepper.parameters.values())
     assert max(kept["step"].item() for kept in stepper.optimizer.state.values()) == 2
@@ -429,11 +346,11 @@ def test_a_step_without_a_finite_gradient_moves_no_weight_and_the_run_goes_on():
 
 
 def test_many_gradients_in_a_row_that_are_not_finite_are_trouble():
-    plan = recipe(extra_loss=spoiling(torch.zeros(())))
-    stepper = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU)
+    config = step_config(extra_loss=spoiling(torch.zeros(())))
+    stepper = make_stepper(tiny_tokenizer(), config)
     for step in range(MOST_SPOILT):
         assert stepper_trouble(stepper) is None
-        stepper((batch(),), step_values(plan, step), step)
+        stepper((batch(),), step_values(config, step), step)
     step, what = stepper_trouble(stepper)
     assert step == MOST_SPOILT - 1
     assert what.startswith(f"the gradient is not finite in {MOST_SPOILT} steps in a row")
@@ -442,8 +359,8 @@ def test_many_gradients_in_a_row_that_are_not_finite_are_trouble():
     assert not stepper.unsound[list(stepper.parameters).index("length_head.mlp.0.weight")]
 
 
-@ORACLES
-def test_nothing_recompiles_across_the_phases_and_the_graph_says_what_eager_does(oracle):
+@pytest.mark.parametrize(("head", "graphs"), [("paper", 2), ("rate", 1)])
+def test_nothing_recompiles_across_the_phases_and_the_graph_equals_eager(head, graphs):
     torch._dynamo.reset()
     compiled = []
 
@@ -454,19 +371,19 @@ def test_nothing_recompiles_across_the_phases_and_the_graph_says_what_eager_does
     original = torch.compile
     torch.compile = lambda function, **options: original(function, backend=counting, **options)
     try:
-        plan = recipe(compile="on", curriculum={"oracle": oracle, "probe_fraction": 0.5})
-        stepper = outlined(plan)
+        config = step_config(head=head, compile="on", curriculum={"probe_fraction": 0.5})
+        stepper = make_stepper(with_head(head), config)
     finally:
         torch.compile = original
-    stepper.warm_up((batch(),), step_values(plan, 0))
+    stepper.warm_up((batch(),), step_values(config, 0))
     warm = len(compiled)
-    assert warm == 2, "one graph without probes, one with: fullgraph holds"
-    plain = recipe(compile="off", curriculum={"oracle": oracle, "probe_fraction": 0.5})
-    eager = outlined(plain)
+    assert warm == graphs, "one graph without probes, one with: fullgraph holds"
+    plain = step_config(head=head, compile="off", curriculum={"probe_fraction": 0.5})
+    eager = make_stepper(with_head(head), plain)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(STEPS):
             for each in (stepper, eager):
-                each((batch(),), step_values(plan, step), step)
+                each((batch(),), step_values(config, step), step)
             assert torch.equal(stepper.totals, eager.totals)
     assert len(compiled) == warm
 
@@ -476,9 +393,9 @@ def test_the_compiled_step_agrees_with_eager():
     torch._dynamo.reset()
     seen = []
     for compile_ in ("off", "on"):
-        plan = recipe(compile=compile_)
-        stepper = Stepper(tiny_tokenizer(), lambda loaded: loaded[0], plan, device=CPU)
-        stepper.warm_up((batch(),), step_values(plan, 0))
-        stepper((batch(),), step_values(plan, 12), 12)
+        config = step_config(compile=compile_)
+        stepper = make_stepper(tiny_tokenizer(), config)
+        stepper.warm_up((batch(),), step_values(config, 0))
+        stepper((batch(),), step_values(config, 12), 12)
         seen.append(stepper.totals)
     assert torch.allclose(*seen, rtol=1e-4, atol=1e-5)

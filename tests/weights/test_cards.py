@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,13 +15,12 @@ import sklearn.datasets
 import torch
 
 from strop import Tokenizer
+from strop.data.loader import record_batches
 from strop.data.spec import open_dataset
-from strop.data.stream import record_batches
-from strop.evaluation.teacher import grouping_auc
 from strop.files import read_json
 from strop.model import card
+from strop.model.checkpoint import DISTILLED
 from strop.model.teacher import BUNDLED, load_teacher
-from strop.training import distilled
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -29,11 +29,18 @@ SAMPLES = {"folder:images": f"folder:{Path(sklearn.datasets.__file__).parent / '
 """Where the small sets are that are not rendered: two photographs come with scikit-learn."""
 
 
+def research(folder: str, name: str) -> ModuleType:
+    """A module under research/."""
+    path = str(REPOSITORY / "research" / folder)
+    if path not in sys.path:
+        sys.path.append(path)
+    return importlib.import_module(name)
+
+
 @pytest.fixture
-def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """recipes/bundle.py"""
-    monkeypatch.syspath_prepend(str(REPOSITORY / "recipes"))
-    return importlib.import_module("bundle")
+def recipe() -> ModuleType:
+    """research/bundle/bundle.py"""
+    return research("bundle", "bundle")
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def test_scenes_is_above_its_bars() -> None:
 def test_the_cards_metrics_are_the_measured_ones(
     name: str, bundled: Callable[[str], Tokenizer], recipe: ModuleType
 ) -> None:
-    assert bundled(name).about["metrics"] == recipe.told(measured(name))
+    assert bundled(name).about["metrics"] == recipe.card_metrics(measured(name))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -81,15 +88,17 @@ def test_a_models_card_is_generated(name: str, bundled: Callable[[str], Tokenize
 
 def test_the_teachers_card_is_generated() -> None:
     folder = BUNDLED / "tiny"
-    facts = read_json(folder / distilled.DISTILLED, "distilled", 1)
+    facts = read_json(folder / DISTILLED, "distilled", 1)
     facts.pop("format", None)
-    assert (folder / "README.md").read_text(encoding="utf-8") == distilled.render(facts)
+    assert (folder / "README.md").read_text(encoding="utf-8") == research("distil", "card").render(
+        facts
+    )
     for fact in ("data", "sources", "notes", "limits", "steps", "time", "machine"):
         assert facts[fact]
 
 
 def test_the_teachers_metrics_are_the_measured_ones() -> None:
-    metrics = read_json(BUNDLED / "tiny" / distilled.DISTILLED, "distilled", 1)["metrics"]
+    metrics = read_json(BUNDLED / "tiny" / DISTILLED, "distilled", 1)["metrics"]
     log = (RESULTS / "tiny" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     probed = read_json(RESULTS / "teacher_quality.json", "benchmark", 1)
     where = f"{probed['data']['train']} and {probed['data']['val']}, {probed['size']} px"
@@ -118,8 +127,10 @@ def test_the_teachers_grouping_is_measured_again(shared: Path) -> None:
     for batch in record_batches(dataset, size=256, fit="squash", device="cpu"):
         fields.append(teacher(batch.images))
         masks.append(batch.semantic)
-    found, images = grouping_auc(torch.cat(fields), torch.cat(masks), len(dataset.classes))
-    metrics = read_json(BUNDLED / "tiny" / distilled.DISTILLED, "distilled", 1)["metrics"]
+    found, images = research("distil", "quality").grouping_auc(
+        torch.cat(fields), torch.cat(masks), len(dataset.classes)
+    )
+    metrics = read_json(BUNDLED / "tiny" / DISTILLED, "distilled", 1)["metrics"]
     told = next(value for name, value in metrics.items() if name.startswith("tiny, grouping_auc"))
     assert images > 40
     assert found == pytest.approx(told, abs=0.02)  # 48 of the 445 images

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import golden
 import pytest
 
+import golden
 from strop import Tokenizer
 
 PROGRAMS = golden.read()

@@ -22,7 +22,6 @@ from strop.cli.console import (
     say,
 )
 from strop.config import flatten, to_dict
-from strop.curriculum import CurriculumConfig, Per
 from strop.device import choose_device
 from strop.errors import ConfigError
 from strop.model.checkpoint import bundled_models, load
@@ -31,6 +30,7 @@ from strop.training.callbacks import ProgressBar, TensorBoard
 from strop.training.decoder import train_decoder as fit_decoder
 from strop.training.distributed import this_process
 from strop.training.fields import cache_fields
+from strop.training.fitted_targets import CurriculumConfig, Per
 from strop.training.lengths import FittedOracle
 from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training
@@ -121,12 +121,12 @@ def train_decoder(
     with progress() as bar:
         task = bar.add_task("decoder", total=steps)
 
-        def watch(step: int, losses: dict[str, float]) -> None:
+        def show(step: int, losses: dict[str, float]) -> None:
             text = f"L1 {losses['l1']:.4f}  perceptual {losses['perceptual']:.4f}"
             bar.update(task, completed=step, description=text)
 
         metrics = fit_decoder(
-            tokenizer, data, steps=steps, batch=batch, loading_workers=workers, watch=watch
+            tokenizer, data, steps=steps, batch=batch, loading_workers=workers, progress=show
         )
     _write_back(tokenizer, folder or model, metrics, as_json)
 
@@ -240,7 +240,7 @@ def features(
     spec: Annotated[str, typer.Argument(help="Spec of the images.")],
     cache: Annotated[Path, typer.Option("--out", help="The file to write.")],
     preset: Annotated[
-        str, typer.Option(help="Whose teacher, size, fit, flips, views and oracle.")
+        str, typer.Option(help="Preset whose teacher, size, fit, flips and views apply.")
     ] = "strop-s-dinov3-s",
     teacher: TeacherName = None,
     settings: Settings = None,
@@ -262,12 +262,11 @@ def features(
             spec,
             config,
             resolved.training,
-            zoom=resolved.curriculum.zoom,
             device=choose_device(device),
             loading_workers=workers,
             progress=count,
         )
-    shape = " x ".join(map(str, written.seen.fields.shape))
+    shape = " x ".join(map(str, written.fields.shape))
     size = written.path.stat().st_size / 2**30
     say(f"Wrote {shape} fields ({size:.2f} GiB) to {written.path}")
 
@@ -316,7 +315,7 @@ def _shown(value: Any) -> str:
 
 
 def _axes(assignments: list[str]) -> dict[str, list[Any]]:
-    """`["training.seed=0,1", "curriculum.oracle=error,price"]` to the values of each key."""
+    """`["training.seed=0,1", "curriculum.truncation=beta,uniform"]` to the values of each key."""
     grid: dict[str, list[Any]] = {}
     for assignment in assignments:
         key, equals, text = (part.strip() for part in assignment.partition("="))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from strop.errors import ImageError
-from strop.images import Fit, ImageLike, fit_square, tensor_to_bytes, to_tensor
+from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 
 
 def square_batches(
@@ -39,7 +39,7 @@ def square_batches(
     if not listed:
         raise ImageError("There are no images to encode.", "Give at least one.")
     for start in range(0, len(listed), batch):
-        squares = [fit_square(to_tensor(each), size, fit) for each in listed[start : start + batch]]
+        squares = [read_square(each, size, fit) for each in listed[start : start + batch]]
         yield torch.stack([square.to(device) for square in squares])
 
 

@@ -1,22 +1,55 @@
-"""The length head: how many codes this image deserves, read off its pooled field."""
+"""The paper's length head, which predicts a length from the pooled field, and a fixed length.
+
+`strop.model.rate_head` has the head that predicts the error at every length instead.
+"""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from strop.errors import ConfigError
 from strop.model.layers import initialise
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthHeadConfig:
-    """Widths of the hidden layers; or one length for all images, and no head at all."""
+    """How a model chooses lengths.
 
-    hidden: tuple[int, ...] = (1024, 128)
+    kind     "paper" predicts a length, "rate" the error at every length, "fixed" has no head
+    hidden   widths of the hidden layers; by default (1024, 128) as in the paper, (256,) for "rate"
+    fixed    the length of all programs; implies "fixed"
+    quality  the cosine similarity that a model with a rate head encodes to by default
+    """
+
+    kind: Literal["paper", "rate", "fixed"] = "paper"
+    hidden: tuple[int, ...] | None = None
     fixed: int | None = None
+    quality: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.fixed is not None and self.kind == "paper":
+            object.__setattr__(self, "kind", "fixed")
+        if (self.fixed is not None) != (self.kind == "fixed"):
+            raise ConfigError(
+                f"length_head.kind is {self.kind!r} and length_head.fixed is {self.fixed}.",
+                'Give a fixed length with kind "fixed", and with no other.',
+            )
+        if not 0 < self.quality < 1:
+            raise ConfigError(
+                f"length_head.quality is {self.quality}.", "Give a number between 0 and 1."
+            )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the hidden layers, where none are given by `kind`."""
+        if self.hidden is not None:
+            return self.hidden
+        return (256,) if self.kind == "rate" else (1024, 128)
 
 
 class LengthHead(nn.Module):
@@ -25,7 +58,7 @@ class LengthHead(nn.Module):
     def __init__(self, config: LengthHeadConfig, *, field_width: int, length: int) -> None:
         super().__init__()
         self.length = length
-        widths = (field_width, *config.hidden)
+        widths = (field_width, *config.widths)
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.GELU()]
@@ -36,6 +69,10 @@ class LengthHead(nn.Module):
         """Field `(B, S, d_enc)` to real-valued lengths `(B,)` in (0, K)."""
         logit = self.mlp(field.mean(dim=1)).squeeze(-1)
         return self.length * torch.sigmoid(logit.float())
+
+    def lengths(self, field: Tensor) -> Tensor:
+        """Field `(B, S, d_enc)` to lengths `(B,)` int64 in [1, K]."""
+        return whole_lengths(self(field), self.length)
 
 
 class FixedLength(nn.Module):
@@ -48,6 +85,10 @@ class FixedLength(nn.Module):
     def forward(self, field: Tensor) -> Tensor:
         """Field `(B, S, d_enc)` to lengths `(B,)`, all alike."""
         return torch.full((len(field),), float(self.length), device=field.device)
+
+    def lengths(self, field: Tensor) -> Tensor:
+        """Field `(B, S, d_enc)` to lengths `(B,)` int64, all alike."""
+        return self(field).long()
 
 
 def whole_lengths(predicted: Tensor, length: int) -> Tensor:

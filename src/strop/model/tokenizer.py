@@ -22,6 +22,7 @@ from strop.model.interpreter import Interpreter, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
 from strop.model.quantizer import Quantizer
 from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
+from strop.model.rate_head import CONFIDENCE, RateHead
 from strop.model.teacher import Teacher, load_teacher
 from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import Program, check_range
@@ -84,11 +85,7 @@ class Tokenizer(nn.Module):
         self.quantizer = Quantizer(
             config.quantizer, width=config.generator.width, length=config.max_length
         )
-        self.length_head = (
-            LengthHead(config.length_head, field_width=width, length=config.max_length)
-            if config.length_head.fixed is None
-            else FixedLength(config.length_head.fixed)
-        )
+        self.length_head = _length_head(config)
         self.interpreter = Interpreter(
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
         )
@@ -241,9 +238,16 @@ class Tokenizer(nn.Module):
             self.decoder.train(was_training)
 
     @torch.no_grad()
-    def field(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Tensor:
-        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
+    def field(
+        self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32, resize: bool = True
+    ) -> Tensor:
+        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
+
+        Without `resize`, a uint8 batch `(B, 3, H, W)` of any size keeps it, and S follows.
+        """
         scale = self.config.teacher.scale
+        if not resize:
+            return self._scaled_field(torch.as_tensor(images).to(self.device)) / scale
         parts = [self._scaled_field(part) / scale for part in self._batches(images, batch)]
         return torch.cat(parts)
 
@@ -262,6 +266,15 @@ class Tokenizer(nn.Module):
         parts = [self._analyse(part.to(self.device).float() * scale) for part in field.split(batch)]
         return _joined(parts)
 
+    def to_program(self, encoding: Encoding) -> Program:
+        """The program of an encoding at its predicted lengths."""
+        return Program(
+            codes=encoding.codes,
+            lengths=encoding.lengths,
+            codebook_size=self.config.quantizer.codes,
+            model=self.identity.codes,
+        )
+
     def forward(self, images: Tensor) -> Encoding:
         """uint8 images `(B, 3, H, H)` to everything the model computes from them.
 
@@ -275,7 +288,7 @@ class Tokenizer(nn.Module):
         with self._autocast():
             raw = self.generator(scaled)
             quantized = self.quantizer(raw)
-            predicted = self.length_head(scaled)
+            predicted = self._predicted(self.length_head(scaled))
         finite = scaled.isfinite().flatten(1).all(dim=1)
         return Encoding(
             field=scaled / self.config.teacher.scale,
@@ -397,6 +410,13 @@ class Tokenizer(nn.Module):
         with self._autocast():
             return self.interpreter(self.quantizer.vectors(codes), active).float()
 
+    def _predicted(self, prediction: Tensor) -> Tensor:
+        """What the length head returned as lengths `(B,)` float32."""
+        head = self.length_head
+        if not isinstance(head, RateHead):
+            return prediction
+        return head.shortest(prediction, head.quality, CONFIDENCE).float()
+
     def _errors_by_length(self, codes: Tensor, target: Tensor, batch: int) -> Tensor:
         """Mean cosine error at every forced length: codes `(B, K)` to `(B, K)`."""
         capacity = codes.shape[1]
@@ -455,6 +475,14 @@ class Tokenizer(nn.Module):
                 f"{self._known_identity().codes}.",
                 "Interpret it with the model that wrote it, or encode the image again.",
             )
+
+
+def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength:
+    shape = {"field_width": config.teacher.width, "length": config.max_length}
+    if config.length_head.fixed is not None:
+        return FixedLength(config.length_head.fixed)
+    kind = RateHead if config.length_head.kind == "rate" else LengthHead
+    return kind(config.length_head, **shape)
 
 
 def _joined(parts: Sequence[Encoding]) -> Encoding:

@@ -1,4 +1,4 @@
-"""What watches a run: files, bars and boards. Bring your own by deriving from `Callback`."""
+"""Hooks of a run: metrics files, progress bar, TensorBoard. Derive your own from `Callback`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ METRICS_FORMAT = 1
 
 
 @dataclass
-class Run:
-    """What a callback sees of a run: everything, live.
+class TrainingRun:
+    """The state of a run that callbacks are given.
 
     step    optimizer steps taken so far
     folder  where the run's files go, None if it writes none
@@ -35,35 +35,34 @@ class Run:
 
 
 class Callback:
-    """Called by the first process of a run. Override what you need; each may look, none must."""
+    """Hooks called by the first process of a run; by default they do nothing."""
 
     def on_fields(self, done: int, total: int) -> None:
-        """While the data's fields are computed, if that is done before the first step: for how
-        many of its images they are."""
+        """While fields are computed before the first step: images done, and images in all."""
 
-    def on_start(self, run: Run) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Before the first step, or the first after a resumption."""
 
-    def on_log(self, run: Run, metrics: Metrics) -> None:
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
         """Every `training.log_every` steps, with means over them."""
 
-    def on_validation(self, run: Run, metrics: Metrics) -> None:
-        """After each look at the held-out images."""
+    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
+        """After each validation."""
 
-    def on_checkpoint(self, run: Run, path: Path) -> None:
-        """After a checkpoint was written."""
+    def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
+        """After a checkpoint is written."""
 
-    def on_end(self, run: Run, finished: bool) -> None:
-        """After the last step, or when the run was asked to stop; also after an error."""
+    def on_end(self, run: TrainingRun, finished: bool) -> None:
+        """After the last step, a stop by a signal, or an error."""
 
     def close(self) -> None:
-        """Last of all, also where a run failed before its start."""
+        """At the very end, also of a run that failed before its start."""
 
 
 class MetricsFile:
-    """`metrics.jsonl`: one object a line, with its step and what kind of line it is.
+    """`metrics.jsonl`: one object a line, with its step and its kind.
 
-    Opened at `step`, it drops what a killed run wrote after its last checkpoint; it comes again.
+    Opened at `step`, it drops later lines: a killed run wrote them after its last checkpoint.
     """
 
     def __init__(self, path: Path, step: int) -> None:
@@ -83,20 +82,20 @@ class MetricsFile:
 
 
 class JsonLines(Callback):
-    """Keeps a run's `metrics.jsonl`."""
+    """Writes the `metrics.jsonl` of a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_start(self, run: Run) -> None:
-        """Open it."""
+    def on_start(self, run: TrainingRun) -> None:
+        """Open the file."""
         self.file = MetricsFile(self.path, run.step)
 
-    def on_log(self, run: Run, metrics: Metrics) -> None:
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
         """Add a line."""
         self.file.add("training", run.step, metrics)
 
-    def on_validation(self, run: Run, metrics: Metrics) -> None:
+    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
         """Add a line."""
         self.file.add("validation", run.step, metrics)
 
@@ -131,13 +130,13 @@ class ProgressBar(Callback):
         self.fields: TaskID | None = None
 
     def on_fields(self, done: int, total: int) -> None:
-        """Show how far the fields are."""
+        """Show the progress of the fields."""
         self.bar.start()
         if self.fields is None:
             self.fields = self.bar.add_task("computing fields", total=total)
         self.bar.update(self.fields, completed=done)
 
-    def on_start(self, run: Run) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Show the bar."""
         self.bar.start()
         if self.fields is not None:
@@ -148,21 +147,21 @@ class ProgressBar(Callback):
             completed=run.step,
         )
 
-    def on_log(self, run: Run, metrics: Metrics) -> None:
-        """Move the bar."""
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Advance the bar."""
         text = (
             f"phase {metrics['phase']:.0f}  loss {metrics['loss']:.3f}{self.held_out}  "
             f"{metrics['images_per_second']:,.0f} img/s"
         )
         self.bar.update(self.task, completed=run.step, description=text)
 
-    def on_validation(self, run: Run, metrics: Metrics) -> None:
-        """Note R² and length."""
+    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Show R² and length from now on."""
         r2, length = metrics["r2_centred"], metrics["length_mean"]
         self.held_out = f"  R² {r2:.3f}  length {length:.1f}"
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Stop the bar."""
         if self.bar.live.is_started:
             self.bar.stop()
 
@@ -174,23 +173,23 @@ class TensorBoard(Callback):
         self.folder = folder
         self.writer: Any = None
 
-    def on_start(self, run: Run) -> None:
-        """Open a file; only the first process of a run comes here."""
+    def on_start(self, run: TrainingRun) -> None:
+        """Open a file."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
         self.writer = SummaryWriter(str(self.folder))
 
-    def on_log(self, run: Run, metrics: Metrics) -> None:
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
         """Write the means."""
         self._write("training", run.step, metrics)
 
-    def on_validation(self, run: Run, metrics: Metrics) -> None:
+    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
         """Write the held-out metrics."""
         self._write("validation", run.step, metrics)
 
-    def on_end(self, run: Run, finished: bool) -> None:
+    def on_end(self, run: TrainingRun, finished: bool) -> None:
         """Close the file."""
         if self.writer is not None:
             self.writer.close()
@@ -201,43 +200,40 @@ class TensorBoard(Callback):
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
 
 
-class Several(Callback):
-    """Many callbacks as one, called in order."""
+class Callbacks(Callback):
+    """Several callbacks as one, called in order."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = list(callbacks)
 
     def on_fields(self, done: int, total: int) -> None:
         """Call all."""
-        for each in self.callbacks:
-            each.on_fields(done, total)
+        self._call("on_fields", done, total)
 
-    def on_start(self, run: Run) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Call all."""
-        for each in self.callbacks:
-            each.on_start(run)
+        self._call("on_start", run)
 
-    def on_log(self, run: Run, metrics: Metrics) -> None:
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
         """Call all."""
-        for each in self.callbacks:
-            each.on_log(run, metrics)
+        self._call("on_log", run, metrics)
 
-    def on_validation(self, run: Run, metrics: Metrics) -> None:
+    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
         """Call all."""
-        for each in self.callbacks:
-            each.on_validation(run, metrics)
+        self._call("on_validation", run, metrics)
 
-    def on_checkpoint(self, run: Run, path: Path) -> None:
+    def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
         """Call all."""
-        for each in self.callbacks:
-            each.on_checkpoint(run, path)
+        self._call("on_checkpoint", run, path)
 
-    def on_end(self, run: Run, finished: bool) -> None:
+    def on_end(self, run: TrainingRun, finished: bool) -> None:
         """Call all."""
-        for each in self.callbacks:
-            each.on_end(run, finished)
+        self._call("on_end", run, finished)
 
     def close(self) -> None:
         """Call all."""
+        self._call("close")
+
+    def _call(self, name: str, *arguments: Any) -> None:
         for each in self.callbacks:
-            each.close()
+            getattr(each, name)(*arguments)

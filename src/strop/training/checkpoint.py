@@ -22,11 +22,9 @@ from strop.files import atomic_path, check_format, format_tag
 from strop.training import distributed
 from strop.training.step import Stepper
 
-TOKENIZER, DISTILLATION = "checkpoint", "distillation-checkpoint"
-"""The kinds of checkpoint, by what is trained."""
-
-_VERSION = 1
+_KIND, _VERSION = "checkpoint", 1
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
+_TAG = re.compile(rf"strop\.([a-z-]+-)?{_KIND}/{_VERSION}")  # of a checkpoint of any kind
 _OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -59,7 +57,7 @@ def write_checkpoint(
     about: dict[str, Any],
     *,
     keep: int,
-    kind: str = TOKENIZER,
+    kind: str = _KIND,
 ) -> Path:
     """Write the tensors of `state` after `step` steps; keep only the `keep` latest checkpoints.
 
@@ -98,7 +96,7 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     return [found[step] for step in sorted(found, reverse=True)]
 
 
-def open_run(folder: Path, *, resume: bool, kind: str = TOKENIZER) -> Checkpoint | None:
+def open_run(folder: Path, *, resume: bool, kind: str = _KIND) -> Checkpoint | None:
     """The checkpoint from which the run in `folder` goes on, None if it is to begin."""
     if not resume:
         if checkpoint_paths(folder / "checkpoints"):
@@ -138,7 +136,7 @@ def check_same(
         )
 
 
-def latest_checkpoint(folder: Path, kind: str = TOKENIZER) -> tuple[Checkpoint | None, list[str]]:
+def latest_checkpoint(folder: Path, kind: str = _KIND) -> tuple[Checkpoint | None, list[str]]:
     """The latest whole checkpoint, or None, and what was wrong with those passed over."""
     passed_over: list[str] = []
     for path in checkpoint_paths(folder):
@@ -149,7 +147,7 @@ def latest_checkpoint(folder: Path, kind: str = TOKENIZER) -> tuple[Checkpoint |
     return None, passed_over
 
 
-def read_checkpoint(path: Path, kind: str = TOKENIZER) -> Checkpoint:
+def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
     """Read one checkpoint; `FormatError` if it is cut short or damaged."""
     try:
         with safe_open(path, "pt") as file:
@@ -160,7 +158,7 @@ def read_checkpoint(path: Path, kind: str = TOKENIZER) -> Checkpoint:
             f"The checkpoint {path} is cut short or damaged ({error}).", "Use the one before it."
         ) from error
     tag = metadata.get("format")
-    if tag in {format_tag(each, _VERSION) for each in (TOKENIZER, DISTILLATION) if each != kind}:
+    if tag != format_tag(kind, _VERSION) and _TAG.fullmatch(tag or ""):
         raise TrainingError(
             f"{path} is of another kind of run, or of an older strop: its format is {tag}, not "
             f"{format_tag(kind, _VERSION)}.",
@@ -177,10 +175,13 @@ def read_checkpoint(path: Path, kind: str = TOKENIZER) -> Checkpoint:
 @torch.no_grad()
 def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     """Put everything back where `save_checkpoint` found it."""
-    tensors = checkpoint.tensors
+    tensors, counted = checkpoint.tensors, int(checkpoint.about["counted"])
     # The optimizer's tensors are written into, not replaced: a CUDA graph may know them.
     for name, kept in _state(stepper).items():
         if name.startswith("rng."):
+            continue
+        if name == "totals" and name in tensors and tensors[name].shape != kept.shape:
+            counted = 0  # an older run, which logged other metrics: its next line has fewer steps
             continue
         if name not in tensors or tensors[name].shape != kept.shape:
             raise TrainingError(
@@ -191,7 +192,7 @@ def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     torch.set_rng_state(tensors["rng.cpu"])
     if stepper.device.type == "cuda" and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"], stepper.device)
-    stepper.counted = int(checkpoint.about["counted"])
+    stepper.counted = counted
 
 
 def _state(stepper: Stepper) -> dict[str, Tensor]:

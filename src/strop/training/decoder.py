@@ -10,30 +10,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.data.loader import Loader
+from strop.data.loader import Loader, checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import checked_images, image_batches
 from strop.data.subset import subset
 from strop.errors import TrainingError
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.interpreter import prefix_mask
-from strop.model.length_head import whole_lengths
 from strop.model.teacher import Teacher
 from strop.model.tokenizer import Tokenizer
 from strop.objective import latent_alignment
 from strop.random import seeded
 from strop.training import draws
-from strop.training.sources import split
+from strop.training.fit import fit
+from strop.training.loaders import split
 
-Watch = Callable[[int, dict[str, float]], None]
-"""Called every few steps with how many were taken and the mean losses since."""
+DecoderProgress = Callable[[int, dict[str, float]], None]
+"""Called every few steps with the steps taken and the mean losses since the last call."""
 
 RESIDENT_BYTES = 4 << 30
-"""Of uint8 images that are held in memory throughout; more are read again and again."""
+"""Size of the uint8 images that are kept in memory; larger datasets are read in every epoch."""
 
 ABOUT_WIDTHS = "decoder widths"
-"""Where a model without a decoder notes the widths its preset has for one."""
+"""Key of `Tokenizer.about` for the decoder widths of the preset, in a model without a decoder."""
 
 
 def train_decoder(
@@ -48,15 +47,15 @@ def train_decoder(
     held_out: int = 64,
     seed: int = 0,
     loading_workers: int = 0,
-    watch: Watch | None = None,
-    watch_every: int = 50,
+    progress: DecoderProgress | None = None,
+    report_every: int = 50,
 ) -> dict[str, float]:
-    """Give `tokenizer` a decoder trained on what it makes of images; nothing else in it changes.
+    """Train a decoder on the interpreted fields of a frozen `tokenizer` and add it to the model.
 
     data               a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
     perceptual_weight  of the latent alignment of the teacher's fields of the decoded and of the
                        original image, beside L1
-    widths             of the four blocks; by default the ones it has, or its preset had
+    widths             of the four blocks; by default those of the model or of its preset
     held_out           images kept from training, for the PSNR, SSIM and L1 that are returned
 
     On a GPU everything but the losses runs in bf16.
@@ -82,41 +81,51 @@ def train_decoder(
         )
     tokenizer.eval()
     teacher, bf16 = tokenizer.teacher, device.type == "cuda"
-    optimizer = torch.optim.AdamW(decoder.parameters(), lr=learning_rate, betas=(0.9, 0.99))
-    totals, counted = torch.zeros(2, device=device), 0
     images_of = _batches(source, kept, tokenizer, batch, seed, loading_workers)
-    for step in range(steps):
+    totals, counted = torch.zeros(2, device=device), 0
+
+    def loss_of_step(step: int) -> Tensor:
         images = next(images_of)
         flip = draws.versions(seed, step, len(images), 2).bool().to(device)
         images = torch.where(flip[:, None, None, None], images.flip(-1), images)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             field, made = interpreted(tokenizer, images)
             decoded = decoder(made)
-            # Without its weight the term is not worth a run of the teacher, there and back.
+            # Without its weight the term is not worth a pass of the teacher and its gradient.
             perceptual = torch.zeros((), device=device)
             if perceptual_weight:
                 seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
                 perceptual = latent_alignment(seen, field).mean()
         l1 = (decoded.float() - images.float() / 255).abs().mean()
-        optimizer.zero_grad(set_to_none=True)
-        (l1 + perceptual_weight * perceptual).backward()
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * (0.5 + 0.5 * math.cos(math.pi * step / steps))
-        optimizer.step()
-        totals += torch.stack([l1, perceptual]).detach()
+        totals.add_(torch.stack([l1, perceptual]).detach())
+        return l1 + perceptual_weight * perceptual
+
+    def report(step: int, steps: int) -> None:
+        nonlocal counted
         counted += 1
-        if (step + 1) % watch_every == 0 or step + 1 == steps:
-            means = (totals / counted).tolist()
-            if not all(map(math.isfinite, means)):
-                raise TrainingError(
-                    f"Training the decoder failed by step {step + 1}: L1 is {means[0]}, the "
-                    f"perceptual term {means[1]}.",
-                    "Lower its learning rate.",
-                )
-            if watch is not None:
-                watch(step + 1, {"l1": means[0], "perceptual": means[1]})
-            totals.zero_()
-            counted = 0
+        if step % report_every and step < steps:
+            return
+        means = (totals / counted).tolist()
+        if not all(map(math.isfinite, means)):
+            raise TrainingError(
+                f"Training the decoder failed by step {step}: L1 is {means[0]}, the perceptual "
+                f"term {means[1]}.",
+                "Lower its learning rate.",
+            )
+        if progress is not None:
+            progress(step, {"l1": means[0], "perceptual": means[1]})
+        totals.zero_()
+        counted = 0
+
+    fit(
+        decoder.parameters(),
+        loss_of_step,
+        steps=steps,
+        learning_rate=learning_rate,
+        weight_decay=0.01,
+        betas=(0.9, 0.99),
+        progress=report,
+    )
     tokenizer.decoder = decoder.eval()
     tokenizer.config = replace(config, decoder=decoder_config)
     tokenizer.about.pop(ABOUT_WIDTHS, None)
@@ -133,7 +142,7 @@ def interpreted(tokenizer: Tokenizer, images: Tensor) -> tuple[Tensor, Tensor]:
     """
     field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
     k = tokenizer.config.max_length
-    active = prefix_mask(whole_lengths(tokenizer.length_head(field), k), k)
+    active = prefix_mask(tokenizer.length_head.lengths(field), k)
     z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
     return field, tokenizer.interpreter(z_q, active).float()
 
@@ -186,7 +195,7 @@ def _field_of_pixels(teacher: Teacher, pixels: Tensor) -> Tensor:
 
 
 def _held(source: Dataset | Tensor, tokenizer: Tokenizer, workers: int) -> Dataset | Tensor:
-    """The images on the device if they are few enough: they are decoded, or rendered, once."""
+    """The images on the device if they are few enough to be decoded, or rendered, only once."""
     config = tokenizer.config
     if isinstance(source, Tensor):
         return checked_images(source, config.image_size)
@@ -210,7 +219,7 @@ def _batches(
     seed: int,
     workers: int,
 ) -> Iterator[Tensor]:
-    """uint8 batches on the device, without end."""
+    """Endless uint8 batches on the device."""
     device, config = tokenizer.device, tokenizer.config
     if isinstance(source, Tensor):
         order, step = draws.Order(len(kept), batch, seed=seed), 0

@@ -1,4 +1,4 @@
-"""From what a user names as data to a source of fields and a held-out slice."""
+"""From the data of a run to a loader of fields and a held-out slice."""
 
 from __future__ import annotations
 
@@ -10,43 +10,55 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from strop import identity
+from strop.data.loader import image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset, parse_spec
 from strop.data.subset import subset
-from strop.errors import ConfigError, TrainingError
+from strop.device import to_device_if_fits
+from strop.errors import TeacherError, TrainingError
 from strop.files import PathLike
+from strop.images import Fit
 from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
 from strop.model.tokenizer import TokenizerConfig
 from strop.training import distributed
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
-from strop.training.features import (
+from strop.training.draws import uniform
+from strop.training.field_cache import (
     FieldCache,
+    FieldInfo,
     Progress,
-    Seen,
-    compute_fields,
     open_fields,
+    versions_of,
     write_fields,
 )
+from strop.training.loaders import (
+    CachedFieldLoader,
+    FieldLoader,
+    OnlineFieldLoader,
+    compiled_teacher,
+    split,
+)
 from strop.training.preset import Preset
-from strop.training.sources import FieldSource, ImageSource, Source, compiled_teacher, split
-
-RESIDENT_SHARE = 0.6
-"""Fields move to the GPU if they take at most this share of its free memory."""
+from strop.training.views import NUMBERS, view_images
 
 
 @dataclass(frozen=True)
-class Fields:
-    """A run's data, and the model's config with the teacher that was used.
+class RunData:
+    """The data of a run, and the model's config with the teacher that was used.
 
-    held_out  (V, S, d_enc) bf16, in the teacher's scale
-    name      what a card calls the data
+    held_out                     (V, S, d_enc) bf16, in the teacher's scale
+    name                         the data's name for a model card
+    teacher_digest, data_digest  what the fields are computed from; empty if unknown
     """
 
-    source: Source
+    loader: FieldLoader
     held_out: Tensor
     config: TokenizerConfig
     name: str
+    teacher_digest: str
+    data_digest: str
 
 
 def open_data(
@@ -60,71 +72,227 @@ def open_data(
     device: torch.device,
     loading_workers: int = 0,
     progress: Progress | None = None,
-) -> Fields:
-    """Open what `strop.train` was given; see there for the arguments."""
+) -> RunData:
+    """Open the data of `strop.train`; see there for the arguments."""
     check_held_out(data, validation)
     config, training = preset.model, preset.training
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
-    # Where all processes compute the same fields, one of them tells.
+    # Where all processes compute the same fields, one of them reports broken images.
     report = warnings.warn if workers.first else None
-    maker = _Maker(config, training, preset.curriculum.zoom, device, loading_workers, report)
+    computer = FieldComputer(config, training, device, loading_workers, report)
     dataset: Dataset | None = None
-    seen: Seen | None
+    fields: Tensor | None = None
+    teacher_digest = ""
     if isinstance(data, Tensor):
-        seen = Seen(_checked(data, config), None)
-        if maker.zoom is not None:
-            raise ConfigError(
-                'curriculum.oracle is "outlines", which are seen in images; the data are fields.',
-                "Give images, or set another oracle.",
-            )
+        fields = _checked(data, config)
+        data_digest = identity.digest(list(fields.shape), identity.of_tensor(fields[:8]))
     else:
         dataset = _dataset(data)
-        name = data if isinstance(data, str) else dataset.name
-        seen = _seen(cache, maker, dataset, name, workers, progress)
+        data_digest = identity.of_dataset(dataset)
+        if cache == "memory":
+            fields = computer.all(dataset, progress)
+        elif cache is not None:
+            path, name = Path(cache), data if isinstance(data, str) else dataset.name
+            file = _cached(path, computer, dataset, name, data_digest, workers, progress)
+            fields, teacher_digest = file.fields, file.info.teacher_digest
 
-    def some(indices: Tensor) -> Tensor:
+    def plain_fields(indices: Tensor) -> Tensor:
         """The fields of some images as they are, (n, S, d_enc)."""
-        if seen is not None:
-            return seen.fields[indices.to(seen.fields.device), 0]
+        if fields is not None:
+            return fields[indices.to(fields.device), 0]
         assert dataset is not None
-        return maker.plain(subset(dataset, indices.tolist()))
+        return computer.plain(subset(dataset, indices.tolist()))
 
-    images = len(seen.fields if seen is not None else dataset or ())
+    images = len(fields if fields is not None else dataset or ())
     kept, held = split(images, 0 if validation is not None else training.held_out)
     if validation is None:
-        held_out = some(held)
+        held_out = plain_fields(held)
     elif isinstance(validation, Tensor):
         held_out = _checked(validation, config)[:, 0]
     else:
-        held_out = maker.plain(_dataset(validation))
+        held_out = computer.plain(_dataset(validation))
     if teacher is not None:
-        sample = held_out if len(held_out) else some(kept[:16])
+        sample = held_out if len(held_out) else plain_fields(kept[:16])
         config = replace(config, teacher=replace(config.teacher, scale=scale_for(sample)))
 
-    source: Source
-    if seen is not None:
-        fields = _placed(seen.fields, device)
-        outlines = None if seen.outlines is None else seen.outlines.to(fields.device)
-        source = FieldSource(fields, training, workers, device=device, kept=kept, outlines=outlines)
+    loader: FieldLoader
+    if fields is not None:
+        resident = to_device_if_fits(fields, device)
+        loader = CachedFieldLoader(resident, training, workers, device=device, kept=kept)
     else:
         assert dataset is not None
-        source = ImageSource(
+        loader = OnlineFieldLoader(
             subset(dataset, kept.tolist()),
-            compiled_teacher(maker.teacher, device.type == "cuda" and training.compile != "off"),
+            compiled_teacher(computer.teacher, device.type == "cuda" and training.compile != "off"),
             training,
             workers,
             size=config.image_size,
             fit=config.fit,
             device=device,
-            zoom=maker.zoom,
             loading_workers=loading_workers,
         )
-    return Fields(source, held_out.to(device), config, data_name(data))
+    return RunData(
+        loader,
+        held_out.to(device),
+        config,
+        data_name(data),
+        teacher_digest or computer.loaded_digest,
+        data_digest,
+    )
+
+
+def cache_fields(
+    path: PathLike,
+    data: str | Dataset,
+    config: TokenizerConfig,
+    training: TrainingConfig,
+    *,
+    device: str | torch.device = "cpu",
+    loading_workers: int = 0,
+    progress: Progress | None = None,
+) -> FieldCache:
+    """Write the fields of a dataset, in the versions of `training`, to a cache file."""
+    computer = FieldComputer(config, training, torch.device(device), loading_workers, warnings.warn)
+    dataset = _dataset(data)
+    name = data if isinstance(data, str) else data.name
+    info = computer.info(name, identity.of_dataset(dataset))
+    return write_fields(
+        path, computer.chunks(dataset), info, images=len(dataset), progress=progress
+    )
+
+
+class FieldComputer:
+    """Computes fields with the model's teacher, which is loaded when it is first needed.
+
+    `report` is called with a sentence that names broken images.
+    """
+
+    def __init__(
+        self,
+        config: TokenizerConfig,
+        training: TrainingConfig,
+        device: torch.device,
+        loading_workers: int = 0,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        self.config, self.training = config, training
+        self.device, self.loading_workers, self.report = device, loading_workers, report
+        self._teacher: Teacher | None = None
+
+    @property
+    def teacher(self) -> Teacher:
+        """The teacher, on the device."""
+        return self._loaded().to(self.device)
+
+    @property
+    def loaded_digest(self) -> str:
+        """The teacher's digest; empty if it was not loaded."""
+        return "" if self._teacher is None else self._teacher.digest
+
+    def _loaded(self) -> Teacher:
+        if self._teacher is None:
+            self._teacher = load_teacher(self.config.teacher.name)
+            if self._teacher.width != self.config.teacher.width:
+                raise TrainingError(
+                    f"The teacher {self.config.teacher.name} has fields of width "
+                    f"{self._teacher.width}, the model expects {self.config.teacher.width}.",
+                    "Set model.teacher.width to the teacher's.",
+                )
+        return self._teacher
+
+    def info(self, data: str, data_digest: str, *, need_teacher: bool = True) -> FieldInfo:
+        """What the fields of a dataset are computed from.
+
+        Without `need_teacher` the digest of a teacher that cannot be loaded here is empty.
+        """
+        try:
+            teacher_digest = self._loaded().digest
+        except TeacherError:
+            if need_teacher:
+                raise
+            teacher_digest = ""
+        return FieldInfo(
+            teacher=self.config.teacher.name,
+            data=data,
+            teacher_digest=teacher_digest,
+            data_digest=data_digest,
+            image_size=self.config.image_size,
+            fit=self.config.fit,
+            versions=versions_of(self.training),
+        )
+
+    def chunks(self, dataset: Dataset, training: TrainingConfig | None = None) -> Iterator[Tensor]:
+        """The fields of a dataset, a few images at a time, in all versions of `training`."""
+        return compute_fields(
+            dataset,
+            self.teacher,
+            size=self.config.image_size,
+            fit=self.config.fit,
+            training=training or self.training,
+            workers=self.loading_workers,
+            report=self.report,
+        )
+
+    def plain(self, dataset: Dataset) -> Tensor:
+        """(n, S, d_enc) bf16 on the device: the fields of the images as they are."""
+        if not len(dataset):
+            return self._empty(0)
+        once = replace(self.training, flip=False, views=0)
+        return torch.cat([fields[:, 0] for fields in self.chunks(dataset, once)])
+
+    def all(self, dataset: Dataset, progress: Progress | None = None) -> Tensor:
+        """(n, m, S, d_enc) bf16 on the device: all fields of a dataset."""
+        # In place, because the fields of a dataset may fill more than half of a GPU.
+        fields = self._empty(len(dataset), self.training.versions)
+        done = 0
+        for chunk in self.chunks(dataset):
+            fields[done : done + len(chunk)] = chunk
+            done += len(chunk)
+            if progress is not None:
+                progress(done, len(dataset))
+        return fields[:done]
+
+    def _empty(self, *images: int) -> Tensor:
+        config = self.config
+        shape = (*images, config.grid**2, config.teacher.width)
+        return torch.empty(shape, dtype=torch.bfloat16, device=self.device)
+
+
+@torch.no_grad()
+def compute_fields(
+    dataset: Dataset,
+    teacher: Teacher,
+    *,
+    size: int,
+    fit: Fit,
+    training: TrainingConfig,
+    batch: int = 64,
+    workers: int = 0,
+    report: Callable[[str], None] | None = None,
+) -> Iterator[Tensor]:
+    """Fields (b, m, S, d_enc) bf16 of all images of a dataset, in order, a batch at a time.
+
+    The m versions of each image are those of `training`. Broken images are left out; `report` is
+    called at the end with their names. The teacher runs where its weights are, on a GPU in bf16.
+    """
+    device = teacher.mean.device
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+    batches = image_batches(
+        dataset, size=size, fit=fit, batch=batch, device=device, workers=workers, report=report
+    )
+    for number, images in enumerate(batches):
+        shown = [images, images.flip(-1)] if training.flip else [images]
+        for view in range(training.views):
+            random = uniform(training.seed, f"view {view}", number, len(images), NUMBERS)
+            shown.append(view_images(images, random.to(device), training))
+        with autocast:
+            fields = torch.stack([teacher(version) for version in shown], dim=1).bfloat16()
+        yield fields
 
 
 def check_held_out(data: object, validation: object) -> None:
-    """Refuse to measure on the very images that are learnt from."""
+    """Refuse to measure on the images that are trained on."""
     if not (isinstance(data, str) and isinstance(validation, str)):
         return
     if parse_spec(data) == parse_spec(validation):
@@ -135,7 +303,7 @@ def check_held_out(data: object, validation: object) -> None:
 
 
 def data_name(data: str | Dataset | Tensor) -> str:
-    """What a card calls the data: where it lay is nobody's business."""
+    """The data's name for a model card, without the folder it is in."""
     if isinstance(data, Tensor):
         return "images in memory" if data.dtype == torch.uint8 else "fields in memory"
     if not isinstance(data, str):
@@ -144,158 +312,26 @@ def data_name(data: str | Dataset | Tensor) -> str:
     return str(replace(spec, path=Path(spec.path).name))
 
 
-def _seen(
-    cache: PathLike | None,
-    maker: _Maker,
-    dataset: Dataset,
-    name: str,
-    workers: Workers,
-    progress: Progress | None,
-) -> Seen | None:
-    """The fields of a dataset, if they are to be computed once rather than in every step."""
-    if cache is None:
-        return None
-    if cache == "memory":
-        return maker.seen(dataset, progress)
-    return _cached(Path(cache), maker, dataset, name, workers, progress).seen
-
-
-class _Maker:
-    """Computes fields with the model's teacher, which is loaded only if it is needed.
-
-    `report` is told of broken images.
-    """
-
-    def __init__(
-        self,
-        config: TokenizerConfig,
-        training: TrainingConfig,
-        zoom: int | None,
-        device: torch.device,
-        loading: int,
-        report: Callable[[str], None] | None,
-    ) -> None:
-        self.config, self.training, self.zoom = config, training, zoom
-        self.device, self.loading, self.report = device, loading, report
-        self._teacher: Teacher | None = None
-
-    @property
-    def teacher(self) -> Teacher:
-        if self._teacher is None:
-            self._teacher = load_teacher(self.config.teacher.name).to(self.device)
-            if self._teacher.width != self.config.teacher.width:
-                raise TrainingError(
-                    f"The teacher {self.config.teacher.name} has fields of width "
-                    f"{self._teacher.width}, the model expects {self.config.teacher.width}.",
-                    "Set model.teacher.width to the teacher's.",
-                )
-        return self._teacher
-
-    def chunks(self, dataset: Dataset) -> Iterator[Seen]:
-        """A dataset in order, a few images at a time, in all versions that are trained on."""
-        return self._chunks(dataset, self.training, self.zoom)
-
-    def _chunks(
-        self, dataset: Dataset, training: TrainingConfig, zoom: int | None
-    ) -> Iterator[Seen]:
-        return compute_fields(
-            dataset,
-            self.teacher,
-            size=self.config.image_size,
-            fit=self.config.fit,
-            training=training,
-            zoom=zoom,
-            workers=self.loading,
-            report=self.report,
-        )
-
-    def plain(self, dataset: Dataset) -> Tensor:
-        """(n, S, d_enc) bf16 on the device: the fields of the images as they are."""
-        if not len(dataset):
-            return self._room(0)
-        once = replace(self.training, flip=False, views=0)
-        return torch.cat([seen.fields[:, 0] for seen in self._chunks(dataset, once, None)])
-
-    def seen(self, dataset: Dataset, progress: Progress | None = None) -> Seen:
-        """All of a dataset, on the device."""
-        # Into place, because the fields of a dataset may fill more than half of a GPU.
-        fields = self._room(len(dataset), self.training.versions)
-        outlines = []
-        done = 0
-        for chunk in self.chunks(dataset):
-            fields[done : done + len(chunk.fields)] = chunk.fields
-            outlines.append(chunk.outlines)
-            done += len(chunk.fields)
-            if progress is not None:
-                progress(done, len(dataset))
-        known = [part for part in outlines if part is not None]
-        return Seen(fields[:done], torch.cat(known) if known else None)
-
-    def _room(self, *images: int) -> Tensor:
-        config = self.config
-        shape = (*images, config.grid**2, config.teacher.width)
-        return torch.empty(shape, dtype=torch.bfloat16, device=self.device)
-
-
-def cache_fields(
-    path: PathLike,
-    data: str | Dataset,
-    config: TokenizerConfig,
-    training: TrainingConfig,
-    *,
-    zoom: int | None = None,
-    device: str | torch.device = "cpu",
-    loading_workers: int = 0,
-    progress: Progress | None = None,
-) -> FieldCache:
-    """Write the fields of a dataset, as a run with these settings sees it, to a cache file.
-
-    zoom  how close the teacher looks for outlines (`CurriculumConfig.zoom`), None for no outlines
-    """
-    maker = _Maker(config, training, zoom, torch.device(device), loading_workers, warnings.warn)
-    dataset = _dataset(data)
-    name = data if isinstance(data, str) else data.name
-    return _written(Path(path), maker, dataset, name, progress)
-
-
-def _written(
-    path: Path, maker: _Maker, dataset: Dataset, name: str, progress: Progress | None
-) -> FieldCache:
-    config = maker.config
-    return write_fields(
-        path,
-        maker.chunks(dataset),
-        images=len(dataset),
-        teacher=config.teacher.name,
-        data=name,
-        size=config.image_size,
-        fit=config.fit,
-        training=maker.training,
-        zoom=maker.zoom,
-        progress=progress,
-    )
-
-
 def _cached(
     path: Path,
-    maker: _Maker,
+    computer: FieldComputer,
     dataset: Dataset,
     name: str,
+    data_digest: str,
     workers: Workers,
     progress: Progress | None,
 ) -> FieldCache:
-    """The cache at `path`; the first process writes it if it is not there."""
-    if not path.exists() and workers.first:
-        _written(path, maker, dataset, name, progress)
+    """The cache at `path`, written by the first process if it does not exist."""
+    config = computer.config
+    if workers.first:
+        new = not path.exists()
+        info = computer.info(name, data_digest, need_teacher=new)
+        if new:
+            chunks = computer.chunks(dataset)
+            write_fields(path, chunks, info, images=len(dataset), progress=progress)
+        open_fields(path).check(info, (config.grid**2, config.teacher.width))
     distributed.wait_for_all()
-    cache = open_fields(path)
-    cache.check(maker.config, maker.training, maker.zoom)
-    if cache.data != name:
-        raise TrainingError(
-            f"The cache {path} is of {cache.data}, not of {name}.",
-            "Name another file with --cache, or the data it is of.",
-        )
-    return cache
+    return open_fields(path)
 
 
 def _dataset(data: str | Dataset) -> Dataset:
@@ -310,12 +346,3 @@ def _checked(fields: Tensor, config: TokenizerConfig) -> Tensor:
             f"Give (n, m, {expected[0]}, {expected[1]}), m versions of each image.",
         )
     return fields
-
-
-def _placed(fields: Tensor, device: torch.device) -> Tensor:
-    """The fields on the GPU if there is room, else where they are."""
-    if device.type != "cuda" or fields.device.type == "cuda":
-        return fields
-    free, _ = torch.cuda.mem_get_info(device)
-    size = fields.numel() * fields.element_size()
-    return fields.to(device) if size <= RESIDENT_SHARE * free else fields

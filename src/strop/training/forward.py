@@ -1,7 +1,7 @@
 """The forward pass of training: a batch of fields to losses, metrics and the curriculum's state.
 
-Pure tensors, so that it is compiled as one graph, once for phase 1 and once with the probes of
-phases 2 to 4. What changes from step to step is a tensor.
+Pure tensors, so that it compiles to one graph without probes and one with the probes of the
+paper's oracle. Values that change from step to step are tensors.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from strop import curriculum, objective
 from strop.curriculum import CurriculumConfig, CurriculumState
 from strop.model.interpreter import prefix_mask
 from strop.model.length_head import whole_lengths
+from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer
 from strop.objective import ObjectiveConfig
 from strop.training import distributed, draws
 from strop.training.averaging import averaging_share
 from strop.training.config import TrainingConfig, learning_rate
+from strop.training.preset import Preset
 
-TERMS = ("latent", "commitment", "diversity", "length", "distillation", "extra")
+TERMS = ("latent", "commitment", "diversity", "length", "extra")
 """The terms of the loss, in the order of `Outcome.terms`."""
 
 METRICS = (
@@ -33,7 +35,6 @@ METRICS = (
     "m",
     "u_short",
     "u_long",
-    "price",
     "active_length",
     "predicted_length",
     "predicted_length_squared",
@@ -45,7 +46,7 @@ METRICS = (
 )
 """What a step measures. All are shares: summed over processes they are means over the batch.
 
-Steps without a finite gradient are spoilt: they move no weight, and their norm counts as 0.
+A step without a finite gradient is spoilt: it changes no weight, and its norm counts as 0.
 """
 
 SCALARS = (
@@ -57,16 +58,16 @@ SCALARS = (
     "averaging_share",
     "step",
 )
-"""What depends on the step alone, in the order it has in the step's values."""
+"""Values that depend on the step alone, in the order of `step_values`."""
 
 SPANS = 9
-"""Weights are averaged over a ninth of the steps so far, until `weight_average` is reached."""
+"""Averaged weights span a ninth of the steps so far, until `weight_average` is reached."""
 
 ALONE = distributed.Workers()
 
 
 class Interpretation(NamedTuple):
-    """What an extra loss term may look at. Fields are in the scaled space.
+    """The input of an extra loss term. Fields are in the scaled space.
 
     field      (B, S, d_enc) the teacher's
     predicted  (B, S, d_enc) the interpreter's
@@ -97,34 +98,70 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """The scaled configs of a run and what follows from them."""
+class StepConfig:
+    """The configs of a run, scaled to its number of steps, and its place among the processes.
+
+    rate_head  whether the length head predicts rate curves: no oracle, no probes
+    """
 
     objective: ObjectiveConfig
     curriculum: CurriculumConfig
     training: TrainingConfig
     workers: distributed.Workers = ALONE
     extra_loss: ExtraLoss | None = None
+    rate_head: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        preset: Preset,
+        tokenizer: Tokenizer,
+        workers: distributed.Workers = ALONE,
+        extra_loss: ExtraLoss | None = None,
+    ) -> StepConfig:
+        """The configs of a preset that trains `tokenizer`."""
+        steps = preset.training.steps
+        return cls(
+            curriculum.scaled(preset.objective, steps),
+            curriculum.scaled(preset.curriculum, steps),
+            curriculum.scaled(preset.training, steps),
+            workers,
+            extra_loss,
+            rate_head=isinstance(tokenizer.length_head, RateHead),
+        )
+
+    @property
+    def has_oracle(self) -> bool:
+        """Whether there are phases with oracle and probes."""
+        return self.curriculum.enabled and not self.rate_head
+
+    def phase(self, step: int) -> int:
+        """The phase of the curriculum at `step`; always 1 without an oracle."""
+        return curriculum.phase(self.curriculum, step) if self.has_oracle else 1
+
+    def length_gate(self, step: int) -> float:
+        """1 while the length head is trained: from phase 3 on, a rate head always."""
+        return float(self.rate_head or self.phase(step) >= 3)
 
 
-def step_values(recipe: Recipe, step: int) -> Tensor:
+def step_values(config: StepConfig, step: int) -> Tensor:
     """The numbers of `step`, one float32 vector on the CPU: `SCALARS`, then two per row.
 
     The two are uniform draws: for the random length, and for the choice of the handoff.
     """
     scalars = torch.tensor(
         [
-            learning_rate(recipe.training, step),
-            curriculum.alpha(recipe.curriculum, step),
-            curriculum.handoff(recipe.curriculum, step),
-            float(curriculum.phase(recipe.curriculum, step) >= 3),
-            objective.diversity_warmup(recipe.objective, step),
-            averaging_share(step, SPANS, 1 - recipe.training.weight_average),
+            learning_rate(config.training, step),
+            curriculum.alpha(config.curriculum, step),
+            curriculum.handoff(config.curriculum, step),
+            config.length_gate(step),
+            objective.diversity_warmup(config.objective, step),
+            averaging_share(step, SPANS, 1 - config.training.weight_average),
             float(step),
         ]
     )
-    random = draws.uniform(recipe.training.seed, "lengths", step, 2, recipe.training.batch)
-    return torch.cat([scalars, random[:, recipe.workers.share(recipe.training.batch)].flatten()])
+    random = draws.uniform(config.training.seed, "lengths", step, 2, config.training.batch)
+    return torch.cat([scalars, random[:, config.workers.share(config.training.batch)].flatten()])
 
 
 def forward(
@@ -132,105 +169,81 @@ def forward(
     field: Tensor,
     values: Tensor,
     state: CurriculumState,
-    recipe: Recipe,
+    config: StepConfig,
     *,
     probing: bool,
     precision: torch.dtype,
-    outlines: Tensor | None = None,
 ) -> Outcome:
     """The losses of one batch and the curriculum's next state.
 
-    field     (B, S, d_enc) in the teacher's own scale
-    values    see `step_values`
-    probing   whether the oracle is at work (from phase 2 on)
-    outlines  (B,) what the oracle `outlines` goes by
+    field    (B, S, d_enc) in the teacher's own scale
+    values   see `step_values`
+    probing  whether the oracle sets targets (from phase 2 on)
     """
-    config, k = recipe.curriculum, tokenizer.config.max_length
-    world = recipe.workers.world
+    weights, k, world = config.objective, tokenizer.config.max_length, config.workers.world
     scalar = dict(zip(SCALARS, values[: len(SCALARS)].unbind(), strict=True))
     uniform = values[len(SCALARS) :].view(2, -1)
     autocast = torch.autocast(field.device.type, torch.bfloat16, enabled=precision != torch.float32)
     field = field.float() * tokenizer.config.teacher.scale
 
     with autocast:
-        predicted_length = tokenizer.length_head(field)
-        if config.enabled:
-            random = curriculum.random_lengths(
-                uniform[0], scalar["alpha"], min(config.truncation_minimum, k), k
-            )
-            deployed = whole_lengths(predicted_length.detach(), k)
-            lengths = curriculum.mixed_lengths(random, deployed, uniform[1], scalar["handoff"])
-        else:
-            lengths = torch.full_like(uniform[0], config.fixed_length or k, dtype=torch.long)
+        predicted_length = head_output = tokenizer.length_head(field)
+        if config.rate_head:
+            predicted_length = curriculum.equal_error_lengths(
+                head_output.detach()[:, 0], config.curriculum, reduce=distributed.summed
+            ).float()
+        lengths = _active_lengths(predicted_length.detach(), uniform, scalar, config.curriculum, k)
         active = prefix_mask(lengths, k)
 
         raw = tokenizer.generator(field)
         quantized = tokenizer.quantizer(raw)
         predicted = tokenizer.interpreter(quantized.z_q, active)
-        error = objective.latent_alignment(predicted, field)
+        cosine_error = objective.cosine_error(predicted, field)
+        squared_error = objective.squared_error(predicted, field)
+        error = cosine_error + squared_error
 
         zero = torch.zeros_like(scalar["alpha"])
-        seen = _unmodulated(state, predicted_length.detach())
-        probed, length = predicted_length, zero
-        if probing:
-            every = curriculum.probe_stride(config)
-            if config.oracle == "error":
-                seen = _paper_oracle(
-                    tokenizer, quantized.z_q, field, lengths, error, state, config, every
-                )
-            elif config.oracle == "outlines":
-                assert outlines is not None
-                seen = _outline_oracle(outlines, state, config, k)
-            else:
-                seen = _rate_oracle(tokenizer, quantized.z_q, field, state, config, every)
-                probed = predicted_length[::every]
-            length = objective.length_loss(probed, seen.target, k) / world
+        oracle = Observation(state, predicted_length.detach(), zero, zero, zero)
+        length = zero
+        if config.rate_head:
+            errors = torch.stack([cosine_error, squared_error], dim=1)
+            length = objective.rate_loss(head_output, lengths, errors) / world
+        elif probing:
+            oracle = _observe(
+                tokenizer, quantized.z_q, field, lengths, error, state, config.curriculum
+            )
+            length = objective.length_loss(predicted_length, oracle.target, k) / world
 
         latent = error.mean() / world
         commitment = objective.commitment(
             quantized.z, quantized.z_q, active, reduce=distributed.summed
         )
         diversity = objective.diversity(
-            quantized.similarity,
-            active,
-            recipe.objective.diversity_temperature,
-            reduce=distributed.summed,
+            quantized.similarity, active, weights.diversity_temperature, reduce=distributed.summed
         )
-        distillation = zero
-        if recipe.objective.distillation_weight:
-            with torch.no_grad():
-                whole = tokenizer.interpreter(quantized.z_q.detach(), torch.ones_like(active))
-            distillation = objective.latent_alignment(predicted, whole).mean() / world
         extra = zero
-        if recipe.extra_loss is not None:
-            look = Interpretation(field, predicted, quantized.z, active)
-            extra = recipe.extra_loss(look).float() / world
+        if config.extra_loss is not None:
+            given = Interpretation(field, predicted, quantized.z, active)
+            extra = config.extra_loss(given).float() / world
 
-    weights = recipe.objective
+    diversity_weight = weights.diversity_weight * scalar["diversity_warmup"]
     loss = (
         latent
         + weights.commitment_weight * commitment
-        + weights.diversity_weight * scalar["diversity_warmup"] * diversity
+        + diversity_weight * diversity
         + weights.length_weight * scalar["length_gate"] * length
-        + weights.distillation_weight * distillation
         + extra
     )
-    # The diversity is the whole batch's in every process; its share is an equal part.
-    every_term = [latent, commitment, diversity / world, length, distillation, extra]
-    terms = torch.stack(every_term).detach()
-    hat, goal = probed.detach(), seen.target
+    # Every process has the diversity of the whole batch; its share is an equal part.
+    terms = torch.stack([latent, commitment, diversity / world, length, extra]).detach()
+    hat, goal = predicted_length.detach(), oracle.target
     measured = torch.stack(
         [
-            loss.detach()
-            - weights.diversity_weight
-            * scalar["diversity_warmup"]
-            * diversity.detach()
-            * (1 - 1 / world),
+            loss.detach() - diversity_weight * diversity.detach() * (1 - 1 / world),
             raw.detach().float().norm(dim=-1).mean() / world,
-            seen.m / world,
-            seen.u_short / world,
-            seen.u_long / world,
-            curriculum.price(seen.state) / world,
+            oracle.m / world,
+            oracle.u_short / world,
+            oracle.u_long / world,
             lengths.float().mean() / world,
             hat.mean() / world,
             hat.square().mean() / world,
@@ -239,22 +252,37 @@ def forward(
             (hat * goal).mean() / world,
         ]
     )
-    metrics = torch.cat([terms, measured])
     return Outcome(
         loss,
         terms,
-        metrics,
+        torch.cat([terms, measured]),
         quantized.codes,
         quantized.projected.detach(),
         quantized.z.detach(),
         active,
-        seen.state,
+        oracle.state,
+    )
+
+
+def _active_lengths(
+    predicted: Tensor,
+    uniform: Tensor,
+    scalar: dict[str, Tensor],
+    config: CurriculumConfig,
+    k: int,
+) -> Tensor:
+    """The lengths (B,) of this step: random, deployed or fixed."""
+    if not config.enabled:
+        return torch.full_like(uniform[0], config.fixed_length or k, dtype=torch.long)
+    random = curriculum.random_lengths(uniform[0], scalar["alpha"], config, k)
+    return curriculum.mixed_lengths(
+        random, whole_lengths(predicted, k), uniform[1], scalar["handoff"]
     )
 
 
 class Observation(NamedTuple):
-    """What an oracle makes of a batch: the curriculum's next state, the targets of the rows it
-    looked at, and the paper's modulator with its two slopes, zeros where it plays no part."""
+    """One step of the oracle: the curriculum's next state, the targets (B,) and the modulator with
+    its two slopes. Without an oracle the predictions stand in for targets, zeros for the rest."""
 
     state: CurriculumState
     target: Tensor
@@ -263,13 +291,8 @@ class Observation(NamedTuple):
     u_long: Tensor
 
 
-def _unmodulated(state: CurriculumState, target: Tensor) -> Observation:
-    zero = torch.zeros_like(state.log_price)
-    return Observation(state, target, zero, zero, zero)
-
-
 @torch.no_grad()
-def _paper_oracle(
+def _observe(
     tokenizer: Tokenizer,
     z_q: Tensor,
     field: Tensor,
@@ -277,19 +300,21 @@ def _paper_oracle(
     error: Tensor,
     state: CurriculumState,
     config: CurriculumConfig,
-    every: int,
 ) -> Observation:
-    """Targets for all rows, from the error at their own length and probes beside it."""
-    k = tokenizer.config.max_length
-    probes = curriculum.probe_lengths(lengths[::every], config, k)
+    """Targets for all rows, from the error at their length and probes at its neighbours."""
+    k, stride = tokenizer.config.max_length, curriculum.probe_stride(config)
+    probes = curriculum.probe_lengths(lengths[::stride], config, k)
     at = torch.stack([probes.short, probes.long], dim=1)
-    interpreted, true = _interpreted_at(tokenizer, z_q[::every], field[::every], at)
-    errors = objective.latent_alignment(interpreted, true).unflatten(0, at.shape)
+    # Both probes of a program in one call of the interpreter.
+    active = prefix_mask(at.flatten(), k)
+    interpreted = tokenizer.interpreter(z_q[::stride].detach().repeat_interleave(2, dim=0), active)
+    target = field[::stride].repeat_interleave(2, dim=0)
+    errors = objective.latent_alignment(interpreted, target).unflatten(0, at.shape)
     error_short, error_long = errors.unbind(1)
-    state, target, decision = curriculum.observe(
+    state, targets, decision = curriculum.observe(
         state,
         error,
-        error[::every],
+        error[::stride],
         probes,
         error_short,
         error_long,
@@ -297,58 +322,4 @@ def _paper_oracle(
         k,
         reduce=distributed.summed,
     )
-    return Observation(state, target, decision.m, decision.u_short, decision.u_long)
-
-
-@torch.no_grad()
-def _rate_oracle(
-    tokenizer: Tokenizer,
-    z_q: Tensor,
-    field: Tensor,
-    state: CurriculumState,
-    config: CurriculumConfig,
-    every: int,
-) -> Observation:
-    """Targets for the probed rows, from the rate curve of each.
-
-    In squared error, so that tokens go where they raise R²; latent alignment is mostly cosine,
-    which has each location count alike however much there is to reproduce.
-    """
-    k = tokenizer.config.max_length
-    curves = rate_curves(tokenizer, z_q[::every], field[::every], config)
-    state, target = curriculum.observe_rates(state, curves, config, k, reduce=distributed.summed)
-    return _unmodulated(state, target)
-
-
-def _outline_oracle(
-    outlines: Tensor, state: CurriculumState, config: CurriculumConfig, k: int
-) -> Observation:
-    """Targets for all rows, from what the teacher saw."""
-    reduce = distributed.summed
-    state, target = curriculum.observe_outlines(state, outlines, config, k, reduce=reduce)
-    return _unmodulated(state, target)
-
-
-def rate_curves(
-    tokenizer: Tokenizer, z_q: Tensor, field: Tensor, config: CurriculumConfig
-) -> Tensor:
-    """(P, n): the squared error of P programs at the n `knot_lengths`.
-
-    z_q    (P, K, d_c) their code vectors
-    field  (P, S, d_enc) what they are to reproduce, in the scaled space
-    """
-    knots = curriculum.knot_lengths(config, tokenizer.config.max_length)
-    at = torch.tensor(knots, device=field.device).expand(len(z_q), -1)
-    interpreted, true = _interpreted_at(tokenizer, z_q, field, at)
-    return objective.squared_error(interpreted, true).unflatten(0, at.shape)
-
-
-def _interpreted_at(
-    tokenizer: Tokenizer, z_q: Tensor, field: Tensor, lengths: Tensor
-) -> tuple[Tensor, Tensor]:
-    """P programs interpreted at n lengths each, `lengths` (P, n), in one call: (P n, S, d_enc),
-    and beside them the fields they should be."""
-    n = lengths.shape[1]
-    active = prefix_mask(lengths.flatten(), z_q.shape[1])
-    interpreted = tokenizer.interpreter(z_q.detach().repeat_interleave(n, dim=0), active)
-    return interpreted, field.repeat_interleave(n, dim=0)
+    return Observation(state, targets, decision.m, decision.u_short, decision.u_long)

@@ -20,23 +20,23 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from strop.curriculum import (
+from strop.data.loader import checked_images, image_batches
+from strop.data.record import Dataset
+from strop.data.spec import open_dataset
+from strop.errors import ConfigError, TrainingError
+from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
+from strop.model.tokenizer import Tokenizer
+from strop.statistics import pearson
+from strop.training.fitted_targets import (
     CurriculumConfig,
     Per,
     cheapest_lengths,
     clipped,
     contrasted,
     knot_lengths,
+    outlines_of,
+    rate_curves,
 )
-from strop.data.record import Dataset
-from strop.data.spec import open_dataset
-from strop.data.stream import checked_images, image_batches
-from strop.errors import ConfigError, TrainingError
-from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
-from strop.model.tokenizer import Tokenizer
-from strop.statistics import pearson
-from strop.training.features import outlines_of
-from strop.training.forward import rate_curves
 
 FittedOracle = Literal["price", "outlines"]
 

@@ -1,10 +1,9 @@
-"""`train`: from a preset and data to a trained model, able to stop anywhere and go on."""
+"""`train`: from a preset and data to a trained model, with exact resumption."""
 
 from __future__ import annotations
 
 import math
 import os
-import platform
 import signal
 import threading
 import time
@@ -18,17 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.config import flatten, from_dict, to_dict
-from strop.curriculum import CurriculumConfig, phase, scaled
+from strop.config import flatten, to_dict
+from strop.curriculum import CurriculumConfig
 from strop.data.record import Dataset
-from strop.device import choose_device
+from strop.device import choose_device, describe_machine
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training import distributed
 from strop.training.attention import attended, sound_attention
-from strop.training.callbacks import Callback, JsonLines, Metrics, Run, Several, read_metrics
+from strop.training.callbacks import (
+    Callback,
+    Callbacks,
+    JsonLines,
+    Metrics,
+    TrainingRun,
+    read_metrics,
+)
 from strop.training.checkpoint import (
     Checkpoint,
     check_same,
@@ -38,11 +44,11 @@ from strop.training.checkpoint import (
     save_checkpoint,
 )
 from strop.training.decoder import ABOUT_WIDTHS
-from strop.training.fields import Fields, open_data
-from strop.training.forward import TERMS, ExtraLoss, Recipe, step_values
+from strop.training.fields import RunData, open_data
+from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
+from strop.training.loaders import to_device
 from strop.training.plots import plot_run
-from strop.training.preset import Preset, load_preset
-from strop.training.sources import to_device
+from strop.training.preset import Preset, load_preset, preset_from_dict
 from strop.training.step import MOST_SPOILT, Stepper
 from strop.training.validation import validate
 
@@ -58,16 +64,16 @@ MAY_CHANGE = frozenset(
         "training.loss_limit",
     }
 )
-"""What may differ between a run and its resumption: nothing that moves a weight."""
+"""Settings that may differ between a run and its resumption: they change no weight."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What `train` returns.
+    """The result of `train`.
 
-    finished  False if the run was asked to stop; `resume` goes on
+    finished  False if a signal stopped the run; `resume` continues it
     step      optimizer steps taken
-    metrics   of the last look at the held-out images
+    metrics   of the last validation
     """
 
     tokenizer: Tokenizer
@@ -97,24 +103,24 @@ def train(
 
     preset      a name, a `.toml` file, or a `Preset`
     data        a spec such as `folder:/photos`, a dataset, or fields (n, m, S, d_enc): m versions
-                of each image, mirrored say, the first of them the image as it is; by default
+                of each image, such as mirrored, the first of them the image as it is; by default
                 `training.data`
-    out         folder for checkpoints, metrics, plots and the model; nothing is written without
-    validation  images to measure on; by default some of `data` are kept back
-    cache       file of the data's fields, written if it is not there; `memory` to compute them
+    out         folder for checkpoints, metrics, plots and the model; by default nothing is written
+    validation  images to measure on; by default some of `data` are held out
+    cache       file of the data's fields, written if it does not exist; `memory` to compute them
                 at the start and keep them in (GPU) memory; None runs the teacher in every step
     teacher     another teacher than the preset's
-    resume      go on from the last whole checkpoint in `out`, if there is one
-    init        a model to start from; what does not fit, such as a codebook of another size,
-                starts afresh
-    tokenizer   a model of your own making, with a quantizer of your own perhaps, to train. Its
-                config takes the place of the preset's model; a codebook that was trained before
-                is kept, any other is placed on the first batch
-    extra_loss  a further term of the loss; see `Interpretation` for what it is given
+    resume      continue from the last complete checkpoint in `out`, if there is one
+    init        a model to start from; parts that do not fit, such as a codebook of another size,
+                are initialised
+    tokenizer   a model to train, for example with a custom quantizer. Its config replaces the
+                preset's model. A codebook that was trained before is kept; any other is
+                initialised on the first batch
+    extra_loss  a further term of the loss; see `Interpretation` for its input
     callbacks   see `Callback`; called in the first process only
 
-    Under `torchrun`, `training.batch` is shared out over the processes. SIGTERM and SIGINT stop
-    the run after its current step, with a checkpoint; before the first step they end the program.
+    Under `torchrun` the processes share `training.batch`. SIGTERM and SIGINT stop the run after its
+    current step, with a checkpoint; before the first step they end the program.
     """
     preset = load_preset(preset) if isinstance(preset, str) else preset
     data = data if data is not None else preset.training.data or None
@@ -129,12 +135,12 @@ def train(
         preset = replace(preset, model=tokenizer.config)
     folder = Path(out) if out is not None else None
     chosen = _device(device)
-    # The caller's generators are left as they were; the run has its own.
+    # The caller's random generators keep their state; the run has its own.
     devices = [chosen] if chosen.type == "cuda" else []
     with (
         torch.random.fork_rng(devices=devices),
         distributed.joined(chosen) as workers,
-        closing(Several(callbacks if workers.first else ())) as watchers,
+        closing(Callbacks(callbacks if workers.first else ())) as hooks,
         sound_attention(*attended(preset.model)),
         _Stop() as stop,
     ):
@@ -148,10 +154,10 @@ def train(
         if checkpoint is not None and teacher is not None:
             stored = _stored_preset(checkpoint).model.teacher
             check_same(checkpoint.folder, {"teacher": stored.name}, {"teacher": teacher})
-            # Its scale was measured when the run began.
+            # Its scale was measured at the start of the run.
             preset = replace(preset, model=replace(preset.model, teacher=stored))
             teacher = None
-        fields = open_data(
+        run_data = open_data(
             preset,
             data,
             validation=validation,
@@ -160,38 +166,25 @@ def train(
             workers=workers,
             device=chosen,
             loading_workers=loading_workers,
-            progress=watchers.on_fields,
+            progress=hooks.on_fields,
         )
-        widths = fields.config.decoder.widths if fields.config.decoder else None
+        widths = run_data.config.decoder.widths if run_data.config.decoder else None
         own = tokenizer is not None
-        model = fields.config if own else _trained_model(fields.config, preset.curriculum)
+        model = run_data.config if own else _trained_model(run_data.config, preset.curriculum)
         preset = replace(preset, model=model)
         if checkpoint is not None:
-            _check_same(checkpoint, preset, fields)
-        steps = preset.training.steps
-        recipe = Recipe(
-            objective=scaled(preset.objective, steps),
-            curriculum=scaled(preset.curriculum, steps),
-            training=scaled(preset.training, steps),
-            workers=workers,
-            extra_loss=extra_loss,
-        )
+            _check_same(checkpoint, preset, run_data)
         torch.manual_seed(preset.training.seed)
         if tokenizer is None:
-            tokenizer = Tokenizer(preset.model)
+            tokenizer = Tokenizer(preset.model, teacher_digest=run_data.teacher_digest)
             if init is not None:
                 source = init if isinstance(init, Tokenizer) else load_folder(init)
                 warm_start(tokenizer, source)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())
-        stepper = Stepper(
-            tokenizer,
-            fields.source.field_of,
-            recipe,
-            device=chosen,
-            outlines_of=fields.source.outlines_of,
-        )
-        run = Run(preset=preset, stepper=stepper, step=0, folder=folder)
+        config = StepConfig.of(preset, tokenizer, workers, extra_loss)
+        stepper = Stepper(tokenizer, run_data.loader.field_of, config, device=chosen)
+        run = TrainingRun(preset=preset, stepper=stepper, step=0, folder=folder)
         seconds = 0.0
         if checkpoint is not None:
             restore(stepper, checkpoint)
@@ -199,17 +192,17 @@ def train(
         if folder is not None and workers.first:
             _make_folder(folder)
             write_json(folder / "run.json", "run", 1, to_dict(preset))
-            watchers.callbacks.insert(0, JsonLines(folder / "metrics.jsonl"))
+            hooks.callbacks.insert(0, JsonLines(folder / "metrics.jsonl"))
         about: dict[str, Any] = {"name": preset.name, "preset": preset.name}
-        if widths is not None and tokenizer.decoder is None:  # it comes afterwards
+        if widths is not None and tokenizer.decoder is None:  # it is trained afterwards
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
-        loop = _Loop(run, fields, recipe, watchers, stop, seconds)
+        loop = _Loop(run, run_data, hooks, stop, seconds)
         return loop.go(checkpoint is None and _untrained(tokenizer))
 
 
 def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> TokenizerConfig:
-    """The model that comes out: no decoder yet, and no length head that nothing would train."""
+    """The model to train: without a decoder, and without a length head that nothing would train."""
     if not curriculum.enabled:
         fixed = curriculum.fixed_length or config.max_length
         config = replace(config, length_head=replace(config.length_head, fixed=fixed))
@@ -222,37 +215,36 @@ def _untrained(tokenizer: Tokenizer) -> bool:
 
 
 class _Loop:
-    """The loop itself and what it has to remember between steps."""
+    """The training loop and its state between steps."""
 
     def __init__(
         self,
-        run: Run,
-        fields: Fields,
-        recipe: Recipe,
-        watchers: Several,
+        run: TrainingRun,
+        data: RunData,
+        hooks: Callbacks,
         stop: _Stop,
         seconds: float,
     ) -> None:
-        self.run, self.fields, self.recipe = run, fields, recipe
-        self.watchers, self.stop = watchers, stop
+        self.run, self.data, self.config = run, data, run.stepper.config
+        self.hooks, self.stop = hooks, stop
         self.before, self.started = seconds, time.monotonic()
         self.metrics: Metrics = {}
         self.last_log = (time.monotonic(), run.step)
 
     @property
     def seconds(self) -> float:
-        """Of training so far, resumptions included."""
+        """Seconds of training so far, resumptions included."""
         return self.before + time.monotonic() - self.started
 
     def go(self, initialise: bool) -> Result:
-        run, stepper, training = self.run, self.run.stepper, self.recipe.training
-        self.watchers.on_start(run)
+        run, stepper, training = self.run, self.run.stepper, self.config.training
+        self.hooks.on_start(run)
         finished = False
         try:
-            batches = self.fields.source.batches(run.step)
+            batches = self.data.loader.batches(run.step)
             for step in range(run.step, training.steps):
                 loaded = next(batches)
-                values = to_device(step_values(self.recipe, step), stepper.device)
+                values = to_device(step_values(self.config, step), stepper.device)
                 if step == run.step and stepper.steps_done == 0:
                     if initialise:
                         stepper.initialise_codebook(loaded)
@@ -262,27 +254,27 @@ class _Loop:
                 stepper(loaded, values, step)
                 run.step = step + 1
                 self._after_step()
-                if self._asked_to_stop():
+                if self._must_stop():
                     break
             finished = run.step == training.steps
             if not finished:
                 self._checkpoint()
-            again = finished and stepper.steps_done == 0  # resumed after its last step
+            again = finished and stepper.steps_done == 0  # resumed after the last step
             if again:
                 self._validate()
-            # Only the first process looked at the held-out images.
+            # Only the first process validates.
             self.metrics = distributed.of_first(self.metrics, stepper.device)
             if finished:
                 self._finish(keep=again)
         finally:
-            self.watchers.on_end(run, finished)
-            # In every process: each read images of its own.
-            if problems := self.fields.source.report():
+            self.hooks.on_end(run, finished)
+            # In every process, because each reads its own images.
+            if problems := self.data.loader.report():
                 warnings.warn(problems, stacklevel=3)
         return Result(stepper.tokenizer.eval(), finished, run.step, self.metrics, run.folder)
 
     def _after_step(self) -> None:
-        step, training = self.run.step, self.recipe.training
+        step, training = self.run.step, self.config.training
         last = step == training.steps
         if step % training.log_every == 0 or last:
             self._log()
@@ -294,34 +286,34 @@ class _Loop:
         begun, at = self.last_log
         self.last_log = (begun + time.monotonic() - pause, at)
 
-    def _asked_to_stop(self) -> bool:
-        if self.recipe.workers.world == 1:
-            return self.stop.asked
-        # Processes are signalled at different steps; they agree where they meet anyway.
-        if self.run.step % self.recipe.training.log_every:
+    def _must_stop(self) -> bool:
+        if self.config.workers.world == 1:
+            return self.stop.requested
+        # Processes receive signals at different steps; they agree where they synchronise anyway.
+        if self.run.step % self.config.training.log_every:
             return False
-        return distributed.any_of(self.stop.asked, self.run.stepper.device)
+        return distributed.any_of(self.stop.requested, self.run.stepper.device)
 
     def _log(self) -> None:
         stepper, step = self.run.stepper, self.run.step
-        # In all steps since the last line; phase 1 has no oracle yet.
-        targets = phase(self.recipe.curriculum, step - stepper.counted) > 1
+        # In all steps since the last line; phase 1 has no targets.
+        targets = self.config.phase(step - stepper.counted) > 1
         means = stepper.take_metrics()
         self._check_trouble()
         begun, at = self.last_log
         now = time.monotonic()
-        images = (step - at) * self.recipe.training.batch
+        images = (step - at) * self.config.training.batch
         self.last_log = (now, step)
-        if self.recipe.workers.first:
+        if self.config.workers.first:
             metrics = {
-                "phase": float(phase(self.recipe.curriculum, step - 1)),
+                "phase": float(self.config.phase(step - 1)),
                 **summary(means, targets=targets),
                 **codebook_health(
-                    stepper.tokenizer.quantizer.counts, self.recipe.training.reseed_below
+                    stepper.tokenizer.quantizer.counts, self.config.training.reseed_below
                 ),
                 "images_per_second": images / max(now - begun, 1e-9),
             }
-            self.watchers.on_log(self.run, metrics)
+            self.hooks.on_log(self.run, metrics)
 
     def _check_trouble(self) -> None:
         found = stepper_trouble(self.run.stepper)
@@ -333,31 +325,30 @@ class _Loop:
         last = f"The last good checkpoint is {paths[0]}." if paths else "There is no checkpoint."
         raise TrainingError(
             f"Training failed at step {step}: {what}. {last}",
-            "Lower the learning rate or look at the data, and start again from there.",
+            "Lower the learning rate or check the data, and start again from there.",
         )
 
     def _validate(self) -> None:
         self._check_trouble()
         stepper = self.run.stepper
-        if not self.recipe.workers.first or not len(self.fields.held_out):
+        if not self.config.workers.first or not len(self.data.held_out):
             return
         stepper.tokenizer.eval()
         with stepper.averaged_weights():
             self.metrics = validate(
-                stepper.tokenizer, self.fields.held_out, precision=stepper.precision
+                stepper.tokenizer, self.data.held_out, precision=stepper.precision
             )
         stepper.tokenizer.train()
-        self.watchers.on_validation(self.run, self.metrics)
+        self.hooks.on_validation(self.run, self.metrics)
 
     def _checkpoint(self) -> None:
         self._check_trouble()
         run = self.run
-        if run.folder is None or not self.recipe.workers.first:
+        if run.folder is None or not self.config.workers.first:
             return
         about = {
             "preset": to_dict(run.preset),
-            "images": self.fields.source.images,
-            "data": self.fields.name,
+            **_facts(self.data),
             "counted": run.stepper.counted,
             "seconds": self.seconds,
         }
@@ -366,38 +357,38 @@ class _Loop:
             run.stepper,
             run.step,
             about,
-            keep=self.recipe.training.keep_checkpoints,
+            keep=self.config.training.keep_checkpoints,
         )
-        self.watchers.on_checkpoint(run, path)
+        self.hooks.on_checkpoint(run, path)
 
     def _finish(self, *, keep: bool) -> None:
-        """The model as it is to be used; the first process writes it, its card and the plots.
+        """Finish the model; the first process writes it, its card and the plots.
 
-        With `keep`, a model that is there stays: it may have got a decoder or other lengths since.
+        With `keep`, an existing model stays: it may have a decoder or other lengths by now.
         """
         run, stepper = self.run, self.run.stepper
         if stepper.averaged is not None:
             stepper.use_averaged_weights()
         tokenizer, preset = stepper.tokenizer, run.preset
         tokenizer.about |= {
-            "data": f"{self.fields.name} ({self.fields.source.images:,} images)",
+            "data": f"{self.data.name} ({self.data.loader.images:,} images)",
             "steps": f"{preset.training.steps:,} of {preset.training.batch} images",
             "time": f"{self.seconds / 3600:.2f} h",
-            "machine": machine(stepper.device),
+            "machine": describe_machine(stepper.device)["device"],
             "metrics": {f"{name}, held out": value for name, value in self.metrics.items()},
         }
-        if run.folder is not None and self.recipe.workers.first:
+        if run.folder is not None and self.config.workers.first:
             if not (keep and (run.folder / "model" / "config.json").is_file()):
                 tokenizer.save_pretrained(run.folder / "model")
             lines = read_metrics(run.folder / "metrics.jsonl")
-            ends = self.recipe.curriculum.phase_ends if self.recipe.curriculum.enabled else ()
+            ends = self.config.curriculum.phase_ends if self.config.has_oracle else ()
             plot_run(lines, ends, run.folder)
 
 
 def summary(means: Mapping[str, float], *, targets: bool = True) -> Metrics:
-    """The step's means as people read them: second moments become spreads and a correlation.
+    """The logged metrics: second moments of the step's means become spreads and a correlation.
 
-    Without `targets` there are none of them: the predictions stood in their place.
+    Without `targets` there are none: predictions stood in for them.
     """
     result = {name: value for name, value in means.items() if "_squared" not in name}
     product = result.pop("predicted_times_target")
@@ -424,15 +415,15 @@ def codebook_health(counts: Tensor, below: float) -> Metrics:
 
 
 def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
-    """At which step, and in which term, the loss first failed in any process; None if never."""
-    workers = stepper.recipe.workers
+    """The step and the term in which the loss first failed in any process; None if it did not."""
+    workers = stepper.config.workers
     rows = torch.zeros(workers.world, len(stepper.trouble), device=stepper.device)
     rows[workers.rank] = stepper.trouble
     failed = [row for row in distributed.summed(rows).tolist() if row[0]]
     if not failed:
         return None
     _, step, *terms = min(failed, key=lambda row: row[1])
-    limit = stepper.recipe.training.loss_limit
+    limit = stepper.config.training.loss_limit
     for name, value in zip(TERMS, terms, strict=True):
         if not abs(value) <= limit:
             kind = f"above the limit of {limit:g}" if math.isfinite(value) else "not finite"
@@ -443,10 +434,10 @@ def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
 
 
 def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
-    """Copy what fits from `source` into `tokenizer`; the names of what was copied."""
+    """Copy all tensors of `source` that fit into `tokenizer`; their names."""
     target, given = tokenizer.state_dict(), source.state_dict()
     fits = {name for name in target if name in given and given[name].shape == target[name].shape}
-    # Codes mean something only to the tokens they were learnt from: all of it fits or nothing.
+    # Codes have a meaning only for the tokens they were learnt from: copy all of it or nothing.
     if any(name.startswith("quantizer.") for name in (target.keys() | given.keys()) - fits):
         fits -= {name for name in fits if name.startswith("quantizer.")}
     if not any(name.startswith("generator.layers") for name in fits):
@@ -456,13 +447,6 @@ def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
         )
     tokenizer.load_state_dict({name: given[name] for name in fits}, strict=False)
     return fits
-
-
-def machine(device: torch.device) -> str:
-    """The kind of machine, for the model card."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -480,42 +464,59 @@ def _make_folder(folder: Path) -> None:
     except OSError as error:
         raise TrainingError(
             f"The folder {folder} cannot be made ({error.strerror}).",
-            "Choose another --out, or mend its permissions.",
+            "Choose another --out, or change its permissions.",
         ) from error
 
 
 def _stored_preset(checkpoint: Checkpoint) -> Preset:
-    # As a `Preset`: what was no setting yet when the run began has its default.
-    return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
+    # As a `Preset`: settings that are newer than the run have their defaults.
+    return preset_from_dict(checkpoint.about["preset"], "checkpoint")
 
 
-def _check_same(checkpoint: Checkpoint, preset: Preset, fields: Fields) -> None:
-    facts = {"images": fields.source.images, "data": fields.name}
-    about = checkpoint.about | {"data": checkpoint.about.get("data", fields.name)}  # older: unnamed
-    before = settings_of(_stored_preset(checkpoint), **{name: about[name] for name in facts})
-    check_same(checkpoint.folder, before, settings_of(preset, **facts), MAY_CHANGE)
+def _facts(data: RunData) -> dict[str, Any]:
+    """What a run depends on beside its preset, by name."""
+    return {
+        "images": data.loader.images,
+        "data": data.name,
+        "data files": data.data_digest,
+        "teacher weights": data.teacher_digest,
+    }
+
+
+def _check_same(checkpoint: Checkpoint, preset: Preset, data: RunData) -> None:
+    """Refuse to resume a run whose settings, data or teacher have changed."""
+    now = _facts(data)
+    # Older checkpoints lack some of them, and a digest may be unknown now.
+    before = {name: checkpoint.about.get(name) or value for name, value in now.items()}
+    now = {name: value or before[name] for name, value in now.items()}
+    check_same(
+        checkpoint.folder,
+        settings_of(_stored_preset(checkpoint), **before),
+        settings_of(preset, **now),
+        MAY_CHANGE,
+    )
 
 
 def settings_of(preset: Preset, **facts: Any) -> dict[str, Any]:
-    """What makes a run the one it is, by name: its preset, and facts beside it."""
+    """The settings of a preset and other facts about its run, by name."""
     return {**flatten(to_dict(preset)), **facts}
 
 
 class _Stop:
-    """Notes SIGTERM and SIGINT, so that the loop can end between two steps.
+    """Records SIGTERM and SIGINT, so that the loop can end between two steps.
 
-    Until it listens they do what they always do: before the first step there is nothing to keep.
+    Before `listen` they act as usual: before the first step there is nothing to save.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Stop:
         return self
 
     def listen(self) -> None:
-        """Note signals from now on."""
+        """Record signals from now on."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._note)
@@ -525,6 +526,6 @@ class _Stop:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: object) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt  # asked twice: now
-        self.asked = True
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt  # the second time, stop at once
+        self.requested = True

@@ -11,7 +11,7 @@ from strop.curriculum import scaled
 from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.attention import attended, sound_attention
-from strop.training.forward import Recipe, step_values
+from strop.training.forward import StepConfig, step_values
 from strop.training.preset import Preset
 from strop.training.recorded import WARM_STEPS
 from strop.training.step import Stepper
@@ -44,10 +44,7 @@ def describe(preset: Preset) -> dict[str, Any]:
     ends = (*curriculum.phase_ends, training.steps)
     phases = {name: (start, end) for name, start, end in zip(PHASES, starts, ends, strict=True)}
     name = model.teacher.name.removeprefix("random:")
-    zoom = preset.curriculum.zoom
-    look = f"outlines; without a cache, the teacher's look {zoom} times as close is not timed"
     return {
-        **({"oracle": look} if zoom is not None else {}),
         "trainable parameters": trainable,
         "teacher parameters": teacher_parameters(model.teacher.name),
         "phases": phases if curriculum.enabled else {"fixed length": (0, training.steps)},
@@ -83,33 +80,28 @@ def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str
 
 def _measured(preset: Preset, device: torch.device, steps: int) -> dict[str, Any]:
     model, training = preset.model, preset.training
-    recipe = Recipe(
-        scaled(preset.objective, training.steps),
-        scaled(preset.curriculum, training.steps),
-        scaled(training, training.steps),
-    )
     tokenizer = Tokenizer(model).to(device)
+    config = StepConfig.of(preset, tokenizer)
     shape = (training.batch, model.grid**2, model.teacher.width)
     fields = torch.randn(shape, device=device, dtype=torch.bfloat16)
-    loaded = fields, torch.rand(training.batch, device=device)  # the latter stand for outlines
-    stepper = Stepper(
-        tokenizer, lambda seen: seen[0], recipe, device=device, outlines_of=lambda seen: seen[1]
-    )
+    loaded = (fields,)
+    stepper = Stepper(tokenizer, lambda loaded: loaded[0], config, device=device)
     stepper.initialise_codebook(loaded)
-    first_probe = recipe.curriculum.phase_ends[0]
+    first_probe = config.curriculum.phase_ends[0]
     at = {"phase 1": 0}
-    if recipe.curriculum.enabled:
+    if config.has_oracle:
         at["phases 2 to 4"] = first_probe
     started = time.perf_counter()
-    stepper.warm_up(loaded, step_values(recipe, 0).to(device))
-    # Enough steps that kernels are chosen and, on a GPU, the graphs recorded.
-    for _ in range(WARM_STEPS + 1 if stepper.compiled else 1):
-        stepper(loaded, step_values(recipe, 0).to(device), 0)
+    stepper.warm_up(loaded, step_values(config, 0).to(device))
+    for step in at.values():
+        # Enough steps that kernels are chosen and, on a GPU, the graph is recorded.
+        for _ in range(WARM_STEPS + 1 if stepper.compiled else 1):
+            stepper(loaded, step_values(config, step).to(device), step)
     _wait(device)
     report: dict[str, Any] = {"seconds to compile": round(time.perf_counter() - started, 1)}
     seconds = {}
     for name, step in at.items():
-        values = step_values(recipe, step).to(device)
+        values = step_values(config, step).to(device)
         stepper(loaded, values, step)
         _wait(device)
         started = time.perf_counter()
@@ -120,7 +112,7 @@ def _measured(preset: Preset, device: torch.device, steps: int) -> dict[str, Any
         report[f"images per second, {name}"] = round(training.batch / seconds[name], 1)
     if device.type == "cuda":
         report["peak memory, GB"] = round(torch.cuda.max_memory_allocated(device) / 1e9, 1)
-    early = first_probe if recipe.curriculum.enabled else training.steps
+    early = first_probe if config.has_oracle else training.steps
     late = seconds.get("phases 2 to 4", seconds["phase 1"])
     total = early * seconds["phase 1"] + (training.steps - early) * late
     report["projected hours"] = round(total / 3600, 4)

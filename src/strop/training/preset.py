@@ -1,4 +1,4 @@
-"""Presets: named configurations in TOML, each complete, or a few changes to another one."""
+"""Presets: named configurations in TOML, complete or as changes to another preset."""
 
 from __future__ import annotations
 
@@ -17,10 +17,22 @@ from strop.training.config import TrainingConfig
 
 FOLDER = Path(__file__).parents[1] / "presets"
 
+RETIRED = {
+    "curriculum.oracle": "error",
+    "curriculum.oracle_contrast": 1.0,
+    "curriculum.oracle_zoom": 4,
+    "curriculum.oracle_tolerance": 0.05,
+    "curriculum.price_per": "token",
+    "curriculum.price_rate": 0.02,
+    "curriculum.rate_knots": 10,
+    "objective.distillation_weight": 0.0,
+}
+"""Settings that older presets and runs hold, with the default that each had; see `drop_retired`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """Everything a run needs to know: the tables of a preset file."""
+    """The configuration of a run: the tables of a preset file."""
 
     name: str = "custom"
     model: TokenizerConfig
@@ -29,13 +41,6 @@ class Preset:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def __post_init__(self) -> None:
-        zoom = self.curriculum.zoom
-        if zoom is not None and self.model.grid * zoom < 2:
-            raise ConfigError(
-                f"At curriculum.oracle_zoom = {zoom} an image of {self.model.image_size} px is one "
-                "location, which has no neighbours.",
-                "Give a larger zoom.",
-            )
         fixed, k = self.curriculum.fixed_length, self.model.max_length
         if fixed is not None and fixed > k:
             raise ConfigError(
@@ -44,27 +49,30 @@ class Preset:
             )
 
 
+def preset_from_dict(values: Mapping[str, Any], where: str = "preset") -> Preset:
+    """A preset from the tables of a file, a run or a checkpoint; `where` names it in errors."""
+    return configs.from_dict(Preset, configs.drop_retired(values, RETIRED, where), where)
+
+
 def preset_names() -> list[str]:
     """The names of all presets that come with strop."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
-    """A preset by name, or from a `.toml` file of your own, with dotted keys replaced.
+    """A preset by name, or from a `.toml` file, with dotted keys replaced.
 
-    A file may say `extends = "NAME"` and then holds only what differs. Keys and types are
-    checked, by name, once everything has been put together.
+    A file with `extends = "NAME"` holds only what differs from the preset of that name. Keys and
+    types are checked after the tables are merged.
     """
-    values = _tables(name, ())
-    preset = configs.from_dict(Preset, {**values, "name": Path(name).stem}, where="preset")
+    preset = preset_from_dict({**_tables(name, ()), "name": Path(name).stem})
     return configs.override(preset, overrides) if overrides else preset
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     """`["training.batch=64", "training.data=coco:/x"]` to a dict of dotted keys.
 
-    The value is read as TOML (numbers, booleans, lists, quoted strings); what is not TOML is
-    taken as a string.
+    A value is read as TOML (numbers, booleans, lists, quoted strings), otherwise as a string.
     """
     parsed: dict[str, Any] = {}
     for assignment in assignments:
@@ -81,11 +89,11 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
 
 
 def _tables(name: str, below: tuple[str, ...]) -> dict[str, Any]:
-    """The tables of a preset, laid over those of the one it extends."""
+    """The tables of a preset, merged into those of the preset it extends."""
     if name in below:
         raise ConfigError(
             f"The presets {' -> '.join((*below, name))} extend each other in a circle.",
-            "Take one `extends` out.",
+            "Remove one `extends`.",
         )
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
@@ -98,7 +106,7 @@ def _tables(name: str, below: tuple[str, ...]) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML ({error}).", "Mend the file.") from error
+        raise ConfigError(f"{path} is not valid TOML ({error}).", "Correct the file.") from error
     parent = values.pop("extends", None)
     if parent is None:
         return values

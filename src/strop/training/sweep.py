@@ -19,10 +19,10 @@ from strop.files import PathLike, read_json, write_json
 from strop.training import distributed
 from strop.training.checkpoint import check_same
 from strop.training.fields import data_name
+from strop.training.loaders import split
 from strop.training.loop import MAY_CHANGE, settings_of, train
 from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
-from strop.training.sources import split
 
 
 def sweep(
@@ -51,7 +51,6 @@ def sweep(
         dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())
     ]
     presets = [override(preset, chosen) for chosen in combinations]
-    _check_cache(presets, options.get("cache"))
     images = _images(data)
     if validation is None:
         for varied in presets:
@@ -97,19 +96,6 @@ def sweep(
 
 def _images(data: str | Dataset | Tensor) -> int:
     return len(open_dataset(data) if isinstance(data, str) else data)
-
-
-def _check_cache(presets: Sequence[Preset], cache: PathLike | None) -> None:
-    """Refuse one file of fields for runs that need to know other things of them."""
-    zooms = {preset.curriculum.zoom for preset in presets}
-    if cache in (None, "memory") or len(zooms) == 1:
-        return
-    if len(zooms - {None}) > 1 or not Path(str(cache)).exists():
-        raise ConfigError(
-            f"The runs of the sweep cannot share {cache}: they do not all go by the same outlines.",
-            "Give --cache memory, or write the file beforehand with `strop data features --set "
-            "curriculum.oracle=outlines` if the zoom is the same in all that do.",
-        )
 
 
 def _check_held_out(images: int, held_out: int) -> None:

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.model.interpreter import prefix_mask
-from strop.model.length_head import whole_lengths
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import pearson
 
@@ -40,7 +39,7 @@ def validate(
         with torch.autocast(device.type, torch.bfloat16, enabled=precision != torch.float32):
             scaled = field * scale
             quantized = tokenizer.quantizer(tokenizer.generator(scaled))
-            chosen = whole_lengths(tokenizer.length_head(scaled), k)
+            chosen = tokenizer.length_head.lengths(scaled)
             for name, length in zip(names, [None, *forced], strict=True):
                 at = chosen if length is None else torch.full_like(chosen, length)
                 seen = tokenizer.interpreter(quantized.z_q, prefix_mask(at, k)).float() / scale

@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.training import draws
+from strop.training.config import TrainingConfig
+
 NUMBERS = 9
 """Random numbers that one view takes."""
 
@@ -42,17 +45,33 @@ def random_views(images: Tensor, uniform: Tensor, *, smallest: float) -> Tensor:
     return _recoloured(cropped, torch.stack(colour, dim=1))
 
 
-def resized(view: Tensor, size: int) -> Tensor:
-    """Images (B, 3, H, H) from 0 to 255 at `size` by `size`, float32."""
-    if view.shape[-1] == size:
-        return view.float()
-    small = F.interpolate(view.float(), (size, size), mode="bicubic", antialias=True)
-    return small.clamp(0, 255)
-
-
 def _recoloured(images: Tensor, uniform: Tensor) -> Tensor:
     """A little more or less light, contrast, red and blue, by `uniform` (B, 4) in [0, 1)."""
     light, contrast, red, blue = (1 + _GAIN * (2 * uniform - 1)).unbind(1)
     gain = torch.stack([light * red.sqrt(), light, light * blue.sqrt()], dim=1)[..., None, None]
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     return ((mean + (images - mean) * contrast[:, None, None, None]) * gain).clamp(0, 255)
+
+
+def draw_versions(training: TrainingConfig, step: int) -> Tensor:
+    """(B, 1 + NUMBERS): the version in which each image is shown, and the numbers of its view."""
+    version = draws.versions(training.seed, step, training.batch, training.versions)
+    view = draws.uniform(training.seed, "view", step, training.batch, NUMBERS)
+    return torch.cat([version[:, None], view], dim=1)
+
+
+def version_images(images: Tensor, drawn: Tensor, training: TrainingConfig) -> Tensor:
+    """uint8 images (B, 3, H, H), each in the version that `draw_versions` drew."""
+    version = drawn[:, 0, None, None, None]
+    shown = torch.where(version == 1, images.flip(-1), images) if training.flip else images
+    if training.views:
+        views = view_images(images, drawn[:, 1:], training)
+        shown = torch.where(version > training.flip, views, shown)
+    return shown
+
+
+def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Tensor:
+    """Random views (B, 3, H, H) uint8 of images, by `uniform` (B, NUMBERS); see `random_views`."""
+    if not training.flip:
+        uniform = uniform.index_fill(1, torch.tensor([MIRROR], device=uniform.device), 1.0)
+    return random_views(images, uniform, smallest=training.view_area).round().to(torch.uint8)

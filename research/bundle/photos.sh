@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Train, measure and pack the bundled model `photos`: some minutes on one H200.
+# PHOTOS    spec of photographs to train on, HELD_OUT of others to measure on
+# TERMS     terms of use of the photographs, for the card; TRAINED_ON their name in the card
+# TEACHER   folder of a teacher (default: the bundled `tiny`)
+set -euo pipefail
+: "${PHOTOS:?}" "${HELD_OUT:?}" "${TERMS:?}"
+out="${OUT:-runs/photos}"
+
+strop train strop-xs --teacher "${TEACHER:-tiny}" --data "$PHOTOS" --val "$HELD_OUT" --cache memory \
+    --workers "${WORKERS:-8}" --out "$out" "$@"
+strop train-decoder "$out/model" --data "$PHOTOS" --steps "${DECODER_STEPS:-3000}" --batch 64 \
+    --workers "${WORKERS:-8}"
+python "$(dirname "$0")/bundle.py" "$out/model" --name photos --out "${WEIGHTS:-$out/bundled}" \
+    --data "$HELD_OUT" --fit "$PHOTOS" --results "${RESULTS:-$out/results}" \
+    --check "folder:$(python -c 'import sklearn, pathlib; print(pathlib.Path(sklearn.__file__).parent / "datasets/images")')" \
+    ${TRAINED_ON:+--trained-on "$TRAINED_ON"} --licence "photographs: $TERMS" \
+    --licence "teacher: see the card of tiny" \
+    --limit "Made from few photographs, to try things out and to test with: for research, train on" \
+    --limit "a DINOv3 and more images. The preview shows what the field holds, not a good picture." \
+    --limit "Its lengths tell images apart; one length for all of the same mean would lose less."

@@ -1,0 +1,177 @@
+"""The rate head: falling curves, monotone lengths, and the model around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.config import from_dict, to_dict
+from strop.errors import ConfigError, ProgramError
+from strop.model.checkpoint import load_folder
+from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig
+from strop.model.rate_head import CONFIDENCES, QUALITIES, RateHead
+from strop.model.tokenizer import Tokenizer
+
+K, WIDTH = 12, 6
+QUALITY = st.floats(0.01, 0.999)
+CONFIDENCE = st.floats(CONFIDENCES[0], CONFIDENCES[-1])
+
+
+def rate_head(seed: int = 0) -> RateHead:
+    torch.manual_seed(seed)
+    config = LengthHeadConfig(kind="rate", hidden=(8,))
+    head = RateHead(config, field_width=WIDTH, length=K)
+    with torch.no_grad():
+        head.last.weight.normal_()
+    return head.eval()
+
+
+@torch.no_grad()
+def curves(seed: int, count: int = 5) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return rate_head(seed)(torch.randn(count, 4, WIDTH, generator=random))
+
+
+@given(st.integers(0, 50), st.sampled_from([0.0, 1e-3, 1.0, 1e3]))
+def test_curves_are_finite_float32_and_never_rise(seed, scale):
+    field = scale * torch.randn(3, 4, WIDTH, generator=torch.Generator().manual_seed(seed))
+    predicted = rate_head(seed)(field.bfloat16())
+    assert predicted.dtype == torch.float32
+    assert predicted.shape == (3, 2, K)
+    assert predicted.isfinite().all()
+    assert (predicted.diff(dim=-1) <= 0).all()
+
+
+def test_the_order_of_locations_does_not_matter():
+    head, field = rate_head(), torch.randn(2, 4, WIDTH)
+    torch.testing.assert_close(head(field), head(field[:, torch.randperm(4)]))
+
+
+def test_autocast_does_not_change_the_curves():
+    head, field = rate_head(), torch.randn(2, 4, WIDTH)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(head(field), head(field))
+        inside = head(field)
+    assert torch.equal(inside, head(field))
+
+
+def test_an_untrained_head_starts_from_an_error_of_a_tenth_that_grows_as_one_over_sqrt_k():
+    head = RateHead(LengthHeadConfig(kind="rate"), field_width=WIDTH, length=K)
+    with torch.no_grad():
+        head.last.weight.zero_()
+    error = head(torch.randn(1, 4, WIDTH)).exp()
+    expected = 0.1 * (K / torch.arange(1, K + 1)) ** 0.5
+    torch.testing.assert_close(error, expected.expand(1, 2, K))
+
+
+@given(st.integers(0, 20), QUALITY, QUALITY, CONFIDENCE, CONFIDENCE)
+def test_more_quality_or_confidence_never_gives_a_shorter_program(seed, a, b, c, d):
+    head, log_errors = rate_head(), curves(seed)
+    (low, high), (less, more) = sorted((a, b)), sorted((c, d))
+    short = head.shortest(log_errors, low, less)
+    assert short.dtype == torch.int64
+    assert (short <= head.shortest(log_errors, high, less)).all()
+    assert (short <= head.shortest(log_errors, low, more)).all()
+    assert ((short >= 1) & (short <= K)).all()
+
+
+@given(st.integers(0, 20), QUALITY, CONFIDENCE)
+def test_the_expected_quality_reaches_the_requested_one_or_the_length_is_k(seed, quality, share):
+    head, log_errors = rate_head(), curves(seed)
+    lengths = head.shortest(log_errors, quality, share)
+    at = log_errors[:, 0].gather(1, lengths[:, None] - 1)[:, 0]
+    reached = head.expected(at, share) >= quality - 1e-5
+    assert (reached | (lengths == K)).all()
+    before = log_errors[:, 0].gather(1, (lengths[:, None] - 2).clamp(min=0))[:, 0]
+    assert ((head.expected(before, share) < quality + 1e-5) | (lengths == 1)).all()
+
+
+def test_the_margin_is_the_tabulated_one_at_the_points_of_the_table():
+    head = rate_head()
+    head.margins.copy_(torch.rand(head.margins.shape) * 0.01)
+    for row, quality in enumerate(QUALITIES):
+        for column, share in enumerate(CONFIDENCES):
+            expected = torch.tensor(1 - quality).log() - head.margins[row, column]
+            torch.testing.assert_close(head.threshold(quality, share), expected)
+
+
+@pytest.mark.parametrize("confidence", [0, 0.49, 0.999, 1, float("nan")])
+def test_a_confidence_outside_the_table_is_refused(confidence):
+    with pytest.raises(ProgramError, match=r"confidence of .* Give a share of images from 0\.5"):
+        rate_head().threshold(0.9, confidence)
+
+
+def test_the_head_of_a_small_model_has_few_parameters():
+    head = RateHead(LengthHeadConfig(kind="rate"), field_width=384, length=64)
+    assert sum(parameter.numel() for parameter in head.parameters()) < 250_000
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "widths", "head"),
+    [
+        ({}, "paper", (1024, 128), LengthHead),
+        ({"hidden": [32], "fixed": None}, "paper", (32,), LengthHead),
+        ({"hidden": [32], "fixed": 5}, "fixed", (32,), FixedLength),
+        ({"kind": "fixed", "fixed": 5}, "fixed", (1024, 128), FixedLength),
+        ({"kind": "rate"}, "rate", (256,), RateHead),
+    ],
+)
+def test_configs_name_their_head_also_without_a_kind(tokenizer, values, kind, widths, head):
+    config = from_dict(LengthHeadConfig, values)
+    assert (config.kind, config.widths) == (kind, widths)
+    assert from_dict(LengthHeadConfig, to_dict(config)) == config
+    built = Tokenizer(replace(tokenizer.config, length_head=config)).length_head
+    assert type(built) is head
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"kind": "rate", "fixed": 3}, "fixed"),
+        ({"kind": "fixed"}, "fixed"),
+        ({"quality": 1.0}, "quality"),
+        ({"quality": -0.5}, "quality"),
+    ],
+)
+def test_a_contradictory_config_is_refused_by_name(values, name):
+    with pytest.raises(ConfigError, match=f"length_head.{name} is"):
+        LengthHeadConfig(**values)
+
+
+@pytest.fixture
+def rated(make_tokenizer: Callable[..., Tokenizer]) -> Tokenizer:
+    """A tiny tokenizer with a rate head, whose lengths differ between images."""
+    return make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(32,), quality=0.7))
+
+
+def test_lengths_of_the_default_quality_are_used_everywhere(rated, images):
+    lengths = rated.encode(images).lengths
+    assert len(set(lengths.tolist())) > 1
+    encoding = rated.analyse(images)
+    assert torch.equal(encoding.lengths, lengths)
+    assert torch.equal(encoding.predicted, lengths.float())
+    assert torch.equal(rated(images)[1], lengths.float())
+    field = rated.field(images) * rated.config.teacher.scale
+    assert torch.equal(rated.length_head.lengths(field), lengths)
+
+
+def test_margins_travel_with_the_model(rated, images, tmp_path):
+    rated.length_head.margins.add_(0.05)
+    rated.save_pretrained(tmp_path)
+    again = load_folder(tmp_path)
+    assert torch.equal(again.length_head.margins, rated.length_head.margins)
+    assert torch.equal(again.encode(images).lengths, rated.encode(images).lengths)
+    assert again.fingerprint == rated.fingerprint
+
+
+def test_thresholds_of_the_assumed_margins_fall_along_the_table():
+    head = rate_head()
+    for share in CONFIDENCES:
+        thresholds = [head.threshold(quality, share) for quality in QUALITIES]
+        assert all(left > right for left, right in pairwise(thresholds))

@@ -1,0 +1,27 @@
+"""Makes the scripts under research/ importable, and the small models that training tests use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+for folder in (
+    *(ROOT / "research" / name for name in ("bundle", "clevr", "distil")),
+    ROOT / "tests" / "training",
+    Path(__file__).parent,
+):
+    sys.path.insert(0, str(folder))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
