@@ -53,13 +53,8 @@ def main() -> None:
 
     tokenizer = rounded(arguments.model)
     path = Path(arguments.results) / "bundled.json"
-<<<<<<< HEAD
-    asked = {
-        "model": tokenizer.identity.codes,
-=======
     wanted = {
-        "model": tokenizer.fingerprint,
->>>>>>> research
+        "model": tokenizer.identity.codes,
         "data": data_name(arguments.data),
         "fit": data_name(arguments.fit),
         "specs": [data_name(spec) for spec in (arguments.check, *arguments.also)],
