@@ -30,7 +30,7 @@ from strop.cli.console import (
 )
 from strop.errors import FormatError, ImageError, ProgramError
 from strop.files import atomic_path, format_tag
-from strop.images import fit_square, read_image, save_image
+from strop.images import read_square, save_image
 from strop.model.rate import check_mean_length, lengths_for_mean
 from strop.model.tokenizer import Tokenizer
 from strop.program import SUFFIXES, Program
@@ -174,14 +174,14 @@ def _read(
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """The readable ones as squares of the model's size; the others' errors go to `broken`."""
     names, squares = [], []
+    config = tokenizer.config
     for path in paths:
         try:
-            image = read_image(path)
+            squares.append(read_square(path, config.image_size, config.fit))
         except ImageError as error:
             broken[path] = error
             continue
         names.append(path)
-        squares.append(fit_square(image, tokenizer.config.image_size, tokenizer.config.fit))
     return tuple(names), squares
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from strop.data.layout import list_files
 from strop.data.rendered import ScenesDataset
 from strop.errors import DataError, ImageError
-from strop.images import fit_square, read_image
+from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
 from strop.inspector.pictures import thumbnail
 from strop.program import Program
@@ -109,9 +109,13 @@ class Gallery:
             yield f"scene {number}", scenes.images([number])[0]
 
     def _files(self, folder: Path, files: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        config = self._engine.config
         for file in files:
             try:
-                yield Path(file).name, read_image(folder / file)
+                yield (
+                    Path(file).name,
+                    read_square(folder / file, config.image_size, config.fit),
+                )
             except ImageError:
                 self.total -= 1  # a broken file is no picture
 

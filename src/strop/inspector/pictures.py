@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from strop.errors import ImageError
-from strop.images import fit_square, pil_to_tensor
+from strop.images import fit_square, read_square
 from strop.model.tokenizer import TokenizerConfig
 
 MAX_BYTES = 16 * 2**20
@@ -54,7 +54,7 @@ def read_upload(text: str, config: TokenizerConfig) -> Tensor:
                 f"The image has {width} x {height} pixels, more than {MAX_PIXELS:,}.",
                 "Resize it first; the model looks at a much smaller one anyway.",
             )
-        return fit_square(pil_to_tensor(image), config.image_size, config.fit)
+        return read_square(image, config.image_size, config.fit)
 
 
 def png(image: Tensor) -> str:
