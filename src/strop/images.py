@@ -202,8 +202,8 @@ def _decode(image: Image.Image, name: str) -> tuple[int, int, Window]:
 
     def upright(top: int, bottom: int, left: int, right: int) -> Image.Image:
         if turn is None:
-            whole = (left, top, right, bottom) == (0, 0, across, down)
-            return image if whole else image.crop((left, top, right, bottom))
+            box = (left, top, right, bottom)
+            return image if box == (0, 0, across, down) else image.crop(box)
         operation, swapped, mirrored, flipped = turn
         if swapped:
             top, bottom, left, right = left, right, top, bottom

@@ -536,7 +536,7 @@ def test_folder(tmp_path: Path, write_image: Write) -> None:
     assert data.label_names == ("a", "b")
     assert [held(data, i) for i in range(3)] == [{"a"}, {"a"}, {"b"}]
     write_image(tmp_path / "loose.png")
-    with pytest.raises(DataError, match=r"loose\.png lies in no class folder"):
+    with pytest.raises(DataError, match=r"loose\.png is not in a class folder"):
         open_dataset(f"folder:{tmp_path}?labels=folders")
 
 

@@ -338,9 +338,9 @@ def test_training_batches_keep_their_shape(workers: int) -> None:
 
 def test_a_dataset_that_cannot_be_read_at_all() -> None:
     data = Numbers(6, dict.fromkeys(range(6), "broken"))
-    with pytest.raises(DataError, match="Not one record of numbers"):
+    with pytest.raises(DataError, match="No record of numbers"):
         list(Loader(data, batch_size=2, size=4))
-    with pytest.raises(DataError, match="Not one of 2 records"):
+    with pytest.raises(DataError, match="None of the 2 records"):
         list(Loader(data, batch_size=2, size=4, drop_last=True))
 
 

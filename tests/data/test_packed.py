@@ -182,7 +182,7 @@ def test_what_goes_wrong(tmp_path: Path, write_image: Write, voc_root: Path) -> 
         pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/0.png").write_bytes(b"x")
-    with pytest.raises(DataError, match="Not one record"):
+    with pytest.raises(DataError, match="No record"):
         pack_dataset(f"{tmp_path}/bad", tmp_path / "none", size=8)
     image = tmp_path / "out/image.bin"
     image.write_bytes(image.read_bytes()[:-1])

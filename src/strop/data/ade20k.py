@@ -1,4 +1,4 @@
-"""ADE20K scene parsing: 150 classes, everyday scenes indoors and out."""
+"""ADE20K scene parsing, with 150 classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strop.data.layout import first_folder, list_files, require_folder, require_
 from strop.data.record import VOID
 from strop.files import PathLike
 
-# The first of each class's names in the owner's objectInfo150.txt.
+# The first name of each class in objectInfo150.txt.
 _NAMES = """
 wall; building; sky; floor; tree; ceiling; road; bed; windowpane; grass; cabinet; sidewalk;
 person; earth; door; table; mountain; plant; curtain; chair; car; water; painting; sofa;
@@ -29,10 +29,10 @@ CLASSES = tuple(" ".join(name.split()) for name in _NAMES.split(";"))
 
 
 def ade20k(path: PathLike, split: str = "validation") -> FileDataset:
-    """ADE20K's `split` (training, validation; train and val will do).
+    """ADE20K's `split` (training or train, validation or val).
 
-    A mask's 0 is void and its 1 to 150 are the classes 0 to 149. The folders may also be without
-    splits: then all images are read, whatever the split.
+    0 in a mask is void; 1 to 150 are the classes 0 to 149. If the folders have no splits, all
+    images are read for any split.
     """
     tree = "images/{training,validation}/ and annotations/{training,validation}/"
     root = require_folder(path, "ADE20K", tree)

@@ -1,4 +1,4 @@
-"""Cityscapes: street scenes with the 19 classes that are evaluated."""
+"""Cityscapes, with the 19 classes of its evaluation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LABEL_IDS = {
     "bicycle": 33,
 }
 CLASSES = tuple(_LABEL_IDS)
-# 0 to 33 are defined and all but the 19 are void; 255 is the licence plate's -1 in a byte.
+# Ids 0 to 33 are defined; all but the 19 are void. 255 is the licence plate (-1) in a byte.
 _TABLE = make_table(
     {
         **dict.fromkeys((*range(34), 255), VOID),

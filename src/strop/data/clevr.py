@@ -1,4 +1,4 @@
-"""CLEVR v1.0: images, scenes, and masks and depth where a renderer wrote them too."""
+"""CLEVR v1.0: images and scenes, with masks and depth if a renderer wrote them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from strop.scenes.scene import By, class_names
 
 
 class ClevrDataset(FileDataset):
-    """CLEVR's records, with masks and labels by class made from the scene.
+    """Records of CLEVR, with semantic masks and labels derived from the scene.
 
-    A scene is checked when its record is read, so that a bad one costs one record.
+    A scene is checked when its record is read, so a bad scene costs one record.
     """
 
     def __init__(self, *, source: Path, by: By, **arguments: Any) -> None:
@@ -44,7 +44,7 @@ class ClevrDataset(FileDataset):
         source = f"{self._source} ({record.name})"
         check_scene(record.scene, source)
         objects = record.scene["objects"]
-        kinds = torch.tensor([0, *(self._class(thing, source) for thing in objects)])
+        kinds = torch.tensor([0, *(self._class(entry, source) for entry in objects)])
         labels = torch.zeros(len(self.label_names), dtype=torch.bool)
         labels[kinds[1:] - 1] = True
         semantic = None
@@ -53,7 +53,7 @@ class ClevrDataset(FileDataset):
                 raise DataError(
                     f"The mask of {record.name} has object {int(record.instance.max())}, "
                     f"but its scene in {self._source} has {len(objects)}.",
-                    "Ids in a mask are 0 for background, then 1, 2, ... in the scene's order.",
+                    "Ids in a mask are 0 for background, then 1, 2, ... in the order of the scene.",
                 )
             semantic = kinds[record.instance]
         return replace(record, labels=labels, semantic=semantic)
@@ -63,8 +63,8 @@ class ClevrDataset(FileDataset):
         yield Path(self._source)
         yield from super().sources()
 
-    def _class(self, thing: Mapping[str, Any], source: str) -> int:
-        name = thing["color"] if self._by == "color" else f"{thing['material']} {thing['shape']}"
+    def _class(self, entry: Mapping[str, Any], source: str) -> int:
+        name = entry["color"] if self._by == "color" else f"{entry['material']} {entry['shape']}"
         if name not in self.label_names:
             raise DataError(
                 f"The scene in {source} has a {name!r}.",
@@ -76,8 +76,8 @@ class ClevrDataset(FileDataset):
 def clevr(path: PathLike, split: str = "val", by: str = "shape") -> ClevrDataset:
     """CLEVR v1.0's `split` (train, val, test; test has no scenes).
 
-    Instance masks are taken from `masks/SPLIT`, depth (16 bit, millimetres) from `depth/SPLIT`,
-    if they are there. `by` chooses the classes of labels and semantic masks: `shape` (shape and
+    Instance masks are read from `masks/SPLIT` and depth (16 bit, millimetres) from `depth/SPLIT` if
+    these folders exist. `by` selects the classes of labels and semantic masks: `shape` (shape and
     material) or `color`.
     """
     choose(by, ("shape", "color"), "kind of classes")
@@ -109,7 +109,7 @@ def clevr(path: PathLike, split: str = "val", by: str = "shape") -> ClevrDataset
             f"images/{split}/{image}",
             instance=beside("masks", masks, image),
             depth=beside("depth", depths, image),
-            # An empty scene stands for a missing one, which the check then names.
+            # An empty scene represents a missing one, which the check then reports.
             scene=scenes.get(image, {}) if scenes else None,
         )
         for image in images

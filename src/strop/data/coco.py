@@ -1,4 +1,4 @@
-"""COCO 2017: photographs, with which of the 80 categories each holds."""
+"""COCO 2017, with the categories of each image as labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def coco(path: PathLike, split: str = "val", labels: str = "instances") -> FileD
     source = root / "annotations" / f"instances_{split}2017.json"
     if not source.is_file():
         raise DataError(
-            f"The labels {source} are missing.", f"COCO has {tree}; labels=none does without."
+            f"The labels {source} are missing.", f"COCO has {tree}; labels=none does not need them."
         )
     content = load_json(source, ["images", "annotations", "categories"])
     try:

@@ -1,4 +1,4 @@
-"""COCO-Stuff with the 27 classes of PiCIE and STEGO: 12 groups of things, 15 of stuff."""
+"""COCO-Stuff with the 27 classes of PiCIE and STEGO: 12 thing groups and 15 stuff groups."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from strop.data.record import VOID
 from strop.errors import DataError
 from strop.files import PathLike
 
-# The fine ids of the maps (COCO-Stuff's category ids less one) under each group, in the order of
-# PiCIE's class numbers. Things are runs; stuff is scattered because its ids are alphabetical.
+# The fine ids of the maps (category ids of COCO-Stuff minus one) in each group, in the order of
+# the class numbers of PiCIE.
 _GROUPS = {
     "electronic": "71-76",
     "appliance": "77-82",
@@ -47,7 +47,7 @@ FIRST_STUFF = 12
 
 
 def fine_to_coarse() -> dict[int, int]:
-    """From the fine ids 0 to 181 to the 27 classes."""
+    """Map the fine ids 0 to 181 to the 27 classes."""
     table = {}
     for coarse, spans in enumerate(_GROUPS.values()):
         for span in spans.split():
@@ -59,7 +59,7 @@ def fine_to_coarse() -> dict[int, int]:
 def cocostuff(path: PathLike, split: str = "val", subset: str = "") -> FileDataset:
     """COCO-Stuff's `split` (train, val), 27 classes.
 
-    Maps lie in `stuffthingmaps/SPLIT2017` (as their owner offers them), in
+    Maps are in `stuffthingmaps/SPLIT2017` (as distributed), in
     `annotations/SPLIT2017`, or in `SPLIT_label` beside `SPLIT_img`. `subset` names a file of image
     names, absolute or under the root, such as the curated lists PiCIE and STEGO evaluate on.
     """
@@ -74,14 +74,14 @@ def cocostuff(path: PathLike, split: str = "val", subset: str = "") -> FileDatas
     files = {Path(image).stem: image for image in list_files(images)}
     names = sorted(files)
     if subset:
-        source = root / subset  # an absolute path stays as it is
+        source = root / subset  # an absolute path replaces the root
         names = [Path(line).stem for line in read_lines(source)]
         missing = [name for name in names if name not in files]
         if missing:
             raise DataError(
                 f"{len(missing)} images of the list {source} are not in {images}, "
                 f"the first {missing[0]}.",
-                "Use the list of this split, and the whole split.",
+                "Use the list of this split, and the complete split.",
             )
     require_some(names, kind, images, "images such as 000000000139.jpg")
     images_at, maps_at = images.relative_to(root), maps.relative_to(root)

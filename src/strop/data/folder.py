@@ -1,4 +1,4 @@
-"""Any folder of images, searched to the bottom."""
+"""A folder of images, searched recursively."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from strop.files import PathLike
 
 
 def folder(path: PathLike, labels: str = "none") -> FileDataset:
-    """Every image below `path`, in order of name.
+    """All images below `path`, sorted by name.
 
-    With `labels="folders"` the first folder of an image's path is its one label.
+    With `labels="folders"` the first folder in the path of an image is its label.
     """
     root = require_folder(path, "folder", "images in it, at any depth")
     choose(labels, ("none", "folders"), "source of labels")
     images = list_files(root)
-    require_some(images, "folder", root, "images: JPEG, PNG, WebP and the like")
+    require_some(images, "folder", root, "images such as JPEG, PNG and WebP")
     if labels == "none":
         items = [Files(image, image) for image in images]
         return FileDataset(name=root.name, root=root, items=items)
     loose = next((image for image in images if "/" not in image), None)
     if loose is not None:
         raise DataError(
-            f"{root / loose} lies in no class folder.",
-            "With labels=folders each class has a folder of its own under the root.",
+            f"{root / loose} is not in a class folder.",
+            "With labels=folders each class has its own folder under the root.",
         )
     names = sorted({image.split("/", 1)[0] for image in images})
     position = {name: i for i, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""ImageNet-1k (ILSVRC 2012): class folders, or the flat validation set with the devkit's list."""
+"""ImageNet-1k (ILSVRC 2012), in class folders or as the flat validation set."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 def imagenet(path: PathLike, split: str = "val") -> FileDataset:
     """ImageNet-1k's `split` (train, val); labels are the WordNet ids in order.
 
-    Images lie in `SPLIT/WNID/`. The validation set may also be flat, as it is offered: then its
-    labels come from the devkit's `ILSVRC2012_validation_ground_truth.txt` (with `meta.mat`, read
+    Images are in `SPLIT/WNID/`. The validation set may also be flat, as it is distributed. Then its
+    labels come from `ILSVRC2012_validation_ground_truth.txt` of the devkit (with `meta.mat`, read
     by SciPy), or from `LOC_val_solution.csv`.
     """
     tree = "train/WNID/ and val/, WNID being n01440764 and so on"
@@ -47,7 +47,7 @@ def imagenet(path: PathLike, split: str = "val") -> FileDataset:
                 "For other class folders use folder:PATH?labels=folders.",
             )
     elif split == "train" or len(loose) != len(images):
-        raise DataError(f"{folder / loose[0]} lies in no class folder.", f"ImageNet has {tree}.")
+        raise DataError(f"{folder / loose[0]} is not in a class folder.", f"ImageNet has {tree}.")
     else:
         known = _flat_labels(root)
         missing = next((image for image in images if Path(image).stem not in known), None)
@@ -57,8 +57,8 @@ def imagenet(path: PathLike, split: str = "val") -> FileDataset:
                 "Expected ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00050000.JPEG.",
             )
         wnids = [known[Path(image).stem] for image in images]
-    # A part of the set must number its classes as the whole does, so folders of the other
-    # split count too.
+    # A subset must number its classes as the full set does, so the folders of the other split
+    # count too.
     other = folder.with_name("val" if split == "train" else "train")
     more = {p.name for p in other.iterdir() if _WNID.fullmatch(p.name)} if other.is_dir() else set()
     names = sorted(more.union(wnids))
@@ -72,7 +72,7 @@ def imagenet(path: PathLike, split: str = "val") -> FileDataset:
 
 
 def _flat_labels(root: Path) -> dict[str, str]:
-    """From the name of a validation image to its WordNet id."""
+    """The WordNet id of each validation image, by name."""
     solution = first_file(root, ["LOC_val_solution.csv"])
     if solution is not None:
         rows = [line.split(",", 1) for line in read_lines(solution)[1:]]
@@ -81,7 +81,7 @@ def _flat_labels(root: Path) -> dict[str, str]:
     if truth is None:
         raise DataError(
             f"The flat validation set needs its labels: {root} holds {found(root)}.",
-            f"Put the devkit beside it (ILSVRC2012_devkit_t12/data/{_TRUTH}), or sort the images "
+            f"Add the devkit (ILSVRC2012_devkit_t12/data/{_TRUTH}), or sort the images "
             "into WNID folders.",
         )
     wnids = _devkit_wnids(truth.with_name("meta.mat"))
@@ -98,7 +98,7 @@ def _flat_labels(root: Path) -> dict[str, str]:
 
 
 def _devkit_wnids(path: Path) -> dict[int, str]:
-    """The devkit's class numbers (1 to 1000, not in the order of WordNet ids)."""
+    """The WordNet ids of the devkit's class numbers (1 to 1000, in another order)."""
     try:
         from scipy.io import loadmat
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Batches of a dataset: in a known order, from worker processes, past broken files.
+"""Load batches of a dataset in worker processes, in a reproducible order.
 
-The order is a pure function of (seed, epoch), whatever the number of workers or processes, so
-that a run resumed from `state()` sees exactly the records it would have seen.
+The order is a pure function of (seed, epoch) and does not depend on the number of workers or
+processes, so a run resumed from `state()` loads exactly the records of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit
 
-_CHUNK = 16  # records in one task: enough to hide the pipe, few enough to share out a batch
+_CHUNK = 16  # records in one task: large enough to hide the pipe, small enough to split a batch
 _PREFETCH = 2  # batches
 MAX_SIZE = 8192  # pixels along a side of a batch
 
@@ -35,8 +35,8 @@ T = TypeVar("T")
 def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
     """The order of an epoch: a permutation `(length,)` int64, a pure function of its arguments.
 
-    Records are sorted by a hash of (seed, epoch, index), in arithmetic that no library can change
-    between versions.
+    Records are sorted by a hash of (seed, epoch, index) in integer arithmetic, so the order does
+    not depend on library versions.
     """
     key = _mix(np.array([seed], dtype=np.int64).view(np.uint64))
     key = _mix(key + np.uint64(epoch))
@@ -53,7 +53,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One batch to come: its records, and the loader's state once it is handed out."""
+    """The records of one batch, and the state of the loader after it."""
 
     indices: np.ndarray
     epoch: int
@@ -64,15 +64,15 @@ class Loader:
     """Iterates over a dataset in batches of `size` by `size`.
 
     batch_size   records in a batch of this process
-    shuffle      a new order each epoch; else the dataset's own
-    drop_last    only full batches, of a fixed shape: for training. The place of a broken record
-                 is then taken by another of its batch; without it the batch is shorter
-    workers      processes that decode; 0 decodes here. A dataset that makes whole batches (packed
-                 files) needs none: with any, it prefetches in a thread instead
-    rank, world  this process and how many there are: the processes' batches of one step, put
-                 together, are the batch that one process would see
-    resize       "fast" in bytes, or "exact" for the same pixels as encoding the file
-    pin_memory   page-locked batches; by default where there is CUDA
+    shuffle      a new order in each epoch; otherwise the order of the dataset
+    drop_last    only full batches, of a fixed shape, for training. Another record of the batch
+                 replaces a broken one. Without it, a batch with a broken record is shorter
+    workers      worker processes that decode; 0 decodes in this process. A `BatchDataset` (packed
+                 files) does not need workers; with any, it prefetches in a thread instead
+    rank, world  index and number of processes. The batches of all processes in one step form the
+                 batch of a single process
+    resize       "fast" resizes bytes; "exact" gives the same pixels as encoding the file
+    pin_memory   page-locked batches; by default if CUDA is available
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Loader:
         held = getattr(dataset, "fit", None)
         if held is not None and held != fit:
             raise DataError(
-                f"{dataset.name} was packed with the fit {held!r}, but {fit!r} is asked for.",
-                f"Pack it again with --fit {fit}, or ask for {held!r}.",
+                f"{dataset.name} was packed with fit {held!r}, not {fit!r}.",
+                f"Pack it again with --fit {fit}, or use {held!r}.",
             )
         self.dataset = dataset
         self.batch_size = batch_size
@@ -135,16 +135,16 @@ class Loader:
         self._slots = 1
 
     def __len__(self) -> int:
-        """Batches in a whole epoch."""
-        whole, rest = divmod(len(self.dataset), self.batch_size * self.world)
-        return whole + (not self.drop_last and rest > self.rank)
+        """Number of batches in an epoch."""
+        full, rest = divmod(len(self.dataset), self.batch_size * self.world)
+        return full + (not self.drop_last and rest > self.rank)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rest of the current epoch. Afterwards the loader stands at the start of the next."""
+        """The rest of the current epoch. Afterwards the loader is at the start of the next."""
         yield from self._run(self._epoch_steps(self.epoch, self.position))
 
     def forever(self) -> Iterator[Batch]:
-        """Epoch after epoch, from where the loader stands; it reads ahead past their ends."""
+        """All epochs from the current position, without end. Prefetching crosses epochs."""
 
         def steps() -> Iterator[_Step]:
             epoch, position = self.epoch, self.position
@@ -155,16 +155,16 @@ class Loader:
         yield from self._run(steps())
 
     def state(self) -> dict[str, int]:
-        """Where the loader stands: what has been handed out counts, what was read ahead not."""
+        """The position after the batches that were yielded; prefetched batches do not count."""
         return {"epoch": self.epoch, "position": self.position, "records": len(self.dataset)}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Go on from `state`, with any number of workers or processes and any batch size."""
+        """Resume from `state`, with any number of workers or processes and any batch size."""
         try:
             epoch, position, records = state["epoch"], state["position"], state["records"]
         except KeyError as error:
             raise DataError(
-                f"The loader's state has no {error}.", "Restore what `state` returned."
+                f"The loader state has no {error}.", "Restore what `state` returned."
             ) from error
         if records != len(self.dataset):
             raise DataError(
@@ -180,7 +180,7 @@ class Loader:
         self.epoch, self.position = epoch, position
 
     def report(self, limit: int = 10) -> str | None:
-        """A sentence on the broken records met so far, and their names; None if there were none."""
+        """The broken records so far, as text; None if there are none."""
         problems = [*getattr(self.dataset, "problems", ()), *self.broken.values()]
         if not problems:
             return None
@@ -212,13 +212,13 @@ class Loader:
             state = (epoch, after) if after < end else (epoch + 1, 0)
             if len(mine):
                 yield _Step(mine, *state)
-        # A process without a share of the last, short step ends with the others all the same.
+        # Ends the epoch also in a process without records in the last, short step.
         yield _Step(order[:0], epoch + 1, 0)
 
     def _run(self, steps: Iterator[_Step]) -> Iterator[Batch]:
-        whole = isinstance(self.dataset, BatchDataset) and self.dataset.size == self.size
+        batched = isinstance(self.dataset, BatchDataset) and self.dataset.size == self.size
         good = 0
-        for step, batch in self._make_whole(steps) if whole else self._read(steps):
+        for step, batch in self._read_batches(steps) if batched else self._read(steps):
             self.epoch, self.position = step.epoch, step.position
             if batch is None:
                 continue
@@ -226,13 +226,13 @@ class Loader:
             yield batch
         if not good and self.broken:
             raise DataError(
-                f"Not one record of {self.dataset.name} could be read. "
+                f"No record of {self.dataset.name} could be read. "
                 f"The first: {next(iter(self.broken.values()))}",
                 "Run `strop data check` on it.",
             )
 
-    def _make_whole(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
-        """Steps of a dataset that makes batches itself."""
+    def _read_batches(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
+        """Load the steps of a `BatchDataset`."""
 
         def make(step: _Step) -> tuple[_Step, Batch | None]:
             if not len(step.indices):
@@ -243,7 +243,7 @@ class Loader:
         yield from _ahead(make, steps, _PREFETCH) if self._workers else map(make, steps)
 
     def _read(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
-        """Steps of a dataset of single records, decoded in chunks by the workers."""
+        """Load the steps of a dataset of single records, which workers decode in chunks."""
         chunk = max(1, min(_CHUNK, -(-self.batch_size // max(1, self._workers))))
         pool = self._start(chunk)
         slots = self._slots
@@ -254,8 +254,8 @@ class Loader:
             for step in steps:
                 given.append(step)
                 for start in range(0, len(step.indices), chunk):
-                    # Results come back in order and no more than `slots` are out, so the slot of
-                    # the task `slots` ago has been emptied.
+                    # Results arrive in order and at most `slots` tasks are pending, so the slot
+                    # of the task `slots` ago is free.
                     yield count % slots, step.indices[start : start + chunk].tolist()
                     count += 1
 
@@ -293,10 +293,10 @@ _Task = tuple[int, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """What a worker read: its images lie in the slot, the rest travels with this."""
+    """Records that a worker read. Their images are in the shared slot."""
 
     slot: int
-    asked: int
+    count: int
     indices: list[int]
     names: list[str]
     parts: dict[str, np.ndarray]
@@ -305,7 +305,7 @@ class _Chunk:
 
 
 class _Reader:
-    """The workers' job: read records, fit them, and put their images into a shared slot."""
+    """The job of a worker: read and resize records, and write their images to a shared slot."""
 
     def __init__(self, dataset: Dataset, size: int, fit: Fit, resize: Resize) -> None:
         self._dataset = dataset
@@ -316,7 +316,7 @@ class _Reader:
         self._shape = (0, 0, 3, size, size)
 
     def allocate(self, slots: int, chunk: int, context: BaseContext | None) -> None:
-        """Make room for `slots` chunks, shared with the processes of `context` if there is one."""
+        """Allocate `slots` chunks, shared with the processes of `context` if there is one."""
         self._shape = (slots, chunk, 3, self._size, self._size)
         count = int(np.prod(self._shape))
         self._memory = context.RawArray("B", count) if context else bytearray(count)
@@ -347,7 +347,7 @@ class _Reader:
         scenes = [record.scene for record in records if record.scene is not None]
         return _Chunk(
             slot=number,
-            asked=len(indices),
+            count=len(indices),
             indices=kept,
             names=[record.name for record in records],
             parts={name: part for name in PARTS if (part := _stack(records, name)) is not None},
@@ -361,13 +361,13 @@ def _stack(records: list[Record], name: str) -> np.ndarray | None:
     if not values or any(value is None for value in values):
         return None
     stacked: np.ndarray = torch.stack(values).numpy()
-    if stacked.dtype == np.int64:  # ids are small; the pipe need not carry eight bytes of each
+    if stacked.dtype == np.int64:  # small ids, which take fewer bytes in the pipe
         stacked = stacked.astype(np.uint8 if stacked.max() < 256 else np.int32)
     return stacked
 
 
 class _Draft:
-    """A batch in the making."""
+    """A batch that is being assembled."""
 
     def __init__(self, count: int, size: int, pin: bool) -> None:
         self.seen = 0
@@ -381,20 +381,20 @@ class _Draft:
         count = len(chunk.indices)
         self._images[self._filled : self._filled + count] = images[:count]
         self._filled += count
-        self.seen += chunk.asked
+        self.seen += chunk.count
         self.broken.update(chunk.broken)
         if count:
             self._chunks.append(chunk)
 
     def finish(self, fixed: bool) -> Batch | None:
-        """The batch; of its full length if `fixed`, None if nothing in it could be read."""
+        """The batch, of full length if `fixed`; None if no record could be read."""
         count, filled = len(self._images), self._filled
         if not filled:
             if fixed:
                 raise DataError(
-                    f"Not one of {count} records of a batch could be read. "
+                    f"None of the {count} records of a batch could be read. "
                     f"The first: {next(iter(self.broken.values()))}",
-                    "Is the disk still there? Run `strop data check` on the dataset.",
+                    "Check that the disk is mounted, and run `strop data check` on the dataset.",
                 )
             return None
         chunks = self._chunks
@@ -421,7 +421,7 @@ class _Draft:
 
 
 def _ahead(make: Callable[[_Step], T], steps: Iterator[_Step], count: int) -> Iterator[T]:
-    """`map(make, steps)` with `count` results made ahead of time, in a thread."""
+    """`map(make, steps)` with `count` results computed in advance in a thread."""
     with ThreadPoolExecutor(1, thread_name_prefix="strop-load") as thread:
         waiting: deque[Future[T]] = deque()
         try:

@@ -1,4 +1,4 @@
-"""NYU Depth v2, the labelled set: rooms with depth in metres and 40 classes."""
+"""The labelled set of NYU Depth v2, with depth in metres and 40 classes."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ bathtub; bag; other structure; other furniture; other prop
 CLASSES = tuple(" ".join(name.split()) for name in _NAMES.split(";"))
 MAT = "nyu_depth_v2_labeled.mat"
 
-# In the folder layout 39 is "other prop" and unlabelled at once, so it cannot be scored.
+# In the folder layout, 39 is both "other prop" and unlabelled, so it is void.
 _FOLDER_TABLE = make_table({**dict.fromkeys(range(256), VOID), **{i: i for i in range(39)}})
 
 
 def nyuv2(path: PathLike, split: str = "test") -> FileDataset | NyuMat:
     """NYU Depth v2's `split` (train, 795 images; test, 654).
 
-    Either the owner's `nyu_depth_v2_labeled.mat` (or the folder it is in, with `splits.mat` or
-    `train.txt` and `test.txt` beside it), or a folder with `rgb/`, `depth_mm/` (16 bit,
+    Either the official `nyu_depth_v2_labeled.mat` (or its folder, with `splits.mat` or `train.txt`
+    and `test.txt`), or a folder with `rgb/`, `depth_mm/` (16 bit,
     millimetres), `labels40/` (0 to 38; the rest void) and `train.txt`, `test.txt`.
     """
     choose(split, ("train", "test"), "NYUv2 split")
@@ -87,10 +87,10 @@ def nyuv2(path: PathLike, split: str = "test") -> FileDataset | NyuMat:
 
 
 class NyuMat:
-    """Records straight from `nyu_depth_v2_labeled.mat`, an HDF5 file of 2.8 GB.
+    """Records of `nyu_depth_v2_labeled.mat`, an HDF5 file of 2.8 GB.
 
-    Its 894 labels become the 40 classes if `classMapping40.mat` lies beside it; else records have
-    no mask.
+    Its 894 labels are mapped to 40 classes if `classMapping40.mat` is in the same folder. Otherwise
+    records have no mask.
     """
 
     def __init__(self, path: Path, split: str) -> None:
@@ -98,7 +98,7 @@ class NyuMat:
         self._path = path
         self._indices = _split_indices(path.parent, split)
         self._file: Any = None
-        self._owner = 0  # the process that opened it
+        self._owner = 0  # id of the process that opened it
         mapping = first_file(path.parent, ["classMapping40.mat"])
         self._table = None if mapping is None else _forty(mapping)
         self.classes = () if mapping is None else CLASSES
@@ -114,7 +114,7 @@ class NyuMat:
         if self._indices and max(self._indices) >= count:
             raise DataError(
                 f"The {split} split runs to image {max(self._indices) + 1}, {path} has {count}.",
-                "Use the split that belongs to this file.",
+                "Use the split of this file.",
             )
 
     def sources(self) -> Iterator[Path | str]:
@@ -137,7 +137,7 @@ class NyuMat:
         except (OSError, RuntimeError) as error:  # h5py raises either on damaged data
             raise DataError(
                 f"Image {number + 1} of {self._path} cannot be read ({error}).",
-                "The file is cut or damaged; download it again.",
+                "The file is truncated or damaged; download it again.",
             ) from error
         semantic = labels = None
         if ids is not None and self._table is not None:
@@ -155,10 +155,10 @@ class NyuMat:
         return {**self.__dict__, "_file": None}  # each process opens its own
 
     def _content(self) -> Any:
-        """The open file, this process's own."""
+        """The file, opened by this process."""
         if self._file is not None and self._owner != os.getpid():
-            # A forked worker shares the position in the file with its parent. It must close its
-            # copy first: HDF5 would otherwise hand out the same handle for the same file.
+            # A forked worker shares the file position with its parent. It must close its copy
+            # first, because HDF5 returns the same handle for the same file.
             self._file.close()
             self._file = None
         if self._file is None:
@@ -172,20 +172,22 @@ def _split_indices(folder: Path, split: str) -> list[int]:
     if listed is not None:
         lines = read_lines(listed)
         if not all(line.isdecimal() and len(line) < 10 for line in lines):
-            raise DataError(f"{listed} holds more than numbers.", "Expected image numbers from 0.")
+            raise DataError(
+                f"{listed} holds lines that are not numbers.", "Expected image numbers from 0."
+            )
         return [int(line) for line in lines]
     source = folder / "splits.mat"
     if not source.is_file():
         raise DataError(
             f"The split {split} is not known: {folder} holds {found(folder)}.",
-            "Put the owner's splits.mat there, or train.txt and test.txt with numbers from 0.",
+            "Put the official splits.mat there, or train.txt and test.txt with numbers from 0.",
         )
     content = _load_mat(source)
     try:
         return [int(number) - 1 for number in np.ravel(content[f"{split}Ndxs"])]
     except (KeyError, ValueError) as error:
         raise DataError(
-            f"{source} has no {split}Ndxs ({error}).", "Expected the owner's splits.mat."
+            f"{source} has no {split}Ndxs ({error}).", "Expected the official splits.mat."
         ) from error
 
 
@@ -219,7 +221,7 @@ def _open_mat(path: Path) -> Any:
     except OSError as error:
         raise DataError(
             f"{path} cannot be opened as HDF5 ({error}).",
-            f"It is cut or another file; expected the owner's {MAT}, of 2.8 GB.",
+            f"The file is truncated or not {MAT}, which has 2.8 GB.",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Rendered scenes as a dataset: nothing on disk, every record made when asked for."""
+"""Rendered scenes as a dataset, on the fly or written in the layout of CLEVR."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _INFO = {"version": "1.0", "license": "Apache-2.0", "source": "strop.scenes"}
 class ScenesDataset:
     """`n` scenes of `seed`, rendered on the fly; a `strop.data.record.Dataset`.
 
-    Record `i` is scene `start + i` and depends on nothing else. `by` chooses the classes of the
-    semantic mask and of the labels: "shape" (shape and material) or "color".
+    Record `i` is scene `start + i` of `seed`. `by` selects the classes of the semantic mask and of
+    the labels: "shape" (shape and material) or "color".
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ScenesDataset:
         return sample_scenes(self.seed, [self.start + i for i in indices], device)
 
     def object_counts(self) -> Tensor:
-        """(n,) int64: objects in each scene, without making any."""
+        """(n,) int64: number of objects in each scene, without placing them."""
         return object_counts(self.seed, range(self.start, self.start + self.n))
 
     def images(self, indices: list[int] | range, device: torch.device | str = "cpu") -> Tensor:
@@ -92,7 +92,7 @@ class ScenesDataset:
     def records(
         self, indices: list[int] | range, device: torch.device | str = "cpu"
     ) -> list[Record]:
-        """Whole records at `indices`, rendered together; their tensors are on `device`."""
+        """Records at `indices`, rendered together; their tensors are on `device`."""
         scenes = self.scenes(indices, device)
         images = render(scenes, self.size)
         instance, depth = truth(scenes, self.size)
@@ -131,7 +131,7 @@ class ScenesDataset:
     ) -> Iterator[Tensor]:
         """Images in order from record `first`, (batch_size, 3, H, W) uint8 on `device`.
 
-        Scenes are sampled a block ahead, so that a GPU is asked seldom and with much at once.
+        Scenes are sampled in large blocks, which is efficient on a GPU.
         """
         block = max(batch_size, (_BLOCK // batch_size) * batch_size)
         for begin in range(first, self.n, block):
@@ -162,12 +162,12 @@ def write_scenes(
     masks/<split>/CLEVR_<split>_000000.png    8-bit instance ids, 0 for the background
     depth/<split>/CLEVR_<split>_000000.png    16-bit millimetres, 0 for the backdrop
     scenes/CLEVR_<split>_scenes.json          all descriptions, written last
-    scenes/<split>/CLEVR_<split>_000000.json  each description as it is made
+    scenes/<split>/CLEVR_<split>_000000.json  description of one scene
 
-    With `workers`, so many processes of one thread each share the work; on CPUs that is faster
-    than threads. Called again, it goes on where it was stopped: a scene whose own description
-    is there is whole. A folder written with another seed, size, start or renderer is refused. The
-    scenes file lists every scene that is there, also those past `n` of a longer run.
+    `workers` single-threaded processes share the work, which is faster on CPUs than threads. A
+    second call resumes an interrupted one: a scene is complete if its own description exists. A
+    folder written with another seed, size, start or renderer is refused. The scenes file lists all
+    scenes in the folder, also those of an earlier, longer run.
     """
     folder = Path(out)
     height, width = image_size(size)
@@ -197,7 +197,7 @@ def _run(
     workers: int,
     device: torch.device | str,
 ) -> Iterator[int]:
-    """How many scenes each chunk wrote, as they finish."""
+    """Yield the number of scenes in each chunk when it is written."""
     if workers < 1:
         yield from map(job, chunks)
         return
@@ -221,7 +221,7 @@ def _part(folder: Path, kind: str, split: str, number: int, suffix: str = ".png"
 
 
 def _claim(folder: Path, split: str, settings: dict[str, Any]) -> None:
-    """Refuse a folder that holds other scenes; mark an empty one as ours."""
+    """Raise `DataError` if the folder holds other scenes; mark an empty folder."""
     marker = folder / "scenes" / split / "info.json"
     if marker.exists():
         held = read_json(marker, *_FORMAT)
@@ -236,7 +236,7 @@ def _claim(folder: Path, split: str, settings: dict[str, Any]) -> None:
 
 
 def _write(folder: Path, split: str, record: Record) -> None:
-    """Write one record. Its description comes last: it says that the rest is whole."""
+    """Write one record. Its description is written last and marks the record as complete."""
     assert record.scene is not None
     assert record.instance is not None
     assert record.depth is not None
@@ -254,7 +254,7 @@ def _save(pixels: np.ndarray[Any, Any], path: Path) -> None:
 
 
 def _collect(folder: Path, split: str, info: dict[str, Any]) -> Path:
-    """Put all descriptions that are there into one file, as CLEVR has them."""
+    """Collect all descriptions in the folder into one scenes file."""
     own = re.compile(rf"CLEVR_{re.escape(split)}_(\d+)\.json")
     found = {
         int(match[1]): path
@@ -267,7 +267,8 @@ def _collect(folder: Path, split: str, info: dict[str, Any]) -> Path:
             scenes.append(json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise DataError(
-                f"{path} is not valid JSON ({error}).", "Remove it, and its scene is made again."
+                f"{path} is not valid JSON ({error}).",
+                "Remove it; its scene is then rendered again.",
             ) from error
     path = folder / "scenes" / f"CLEVR_{split}_scenes.json"
     write_text(path, json.dumps({"info": info, "scenes": scenes}) + "\n")

@@ -36,17 +36,17 @@ class Subset:
 
 
 class BatchSubset(Subset):
-    """A part of a dataset that makes whole batches."""
+    """A subset of a `BatchDataset`."""
 
     def __init__(self, dataset: BatchDataset, indices: Sequence[int]) -> None:
         super().__init__(dataset, indices)
         self.size = dataset.size
         self.fit: str | None = getattr(dataset, "fit", None)
-        self._whole = dataset
+        self._batched = dataset
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """The records at `indices` of this part."""
-        batch = self._whole.batch([self._indices[index] for index in indices])
+        """The records at `indices` of the subset."""
+        batch = self._batched.batch([self._indices[index] for index in indices])
         return replace(batch, indices=torch.tensor(indices, dtype=torch.int64))
 
 

@@ -119,9 +119,9 @@ def _move_pixels(
     if scene is None or "objects" not in scene:
         return scene
     objects = []
-    for thing in scene["objects"]:
-        if "pixel_coords" in thing:
-            x, y, *rest = thing["pixel_coords"]
-            thing = {**thing, "pixel_coords": [*move(x, y), *rest]}
-        objects.append(thing)
+    for entry in scene["objects"]:
+        if "pixel_coords" in entry:
+            x, y, *rest = entry["pixel_coords"]
+            entry = {**entry, "pixel_coords": [*move(x, y), *rest]}
+        objects.append(entry)
     return {**scene, "objects": objects}

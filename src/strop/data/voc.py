@@ -37,7 +37,7 @@ CLASSES = (
 
 
 class _XmlLabels:
-    """Labels from `Annotations/NAME.xml`: the classes of the objects not marked difficult."""
+    """Labels from `Annotations/NAME.xml`: the classes of objects that are not difficult."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -53,9 +53,9 @@ class _XmlLabels:
         except ElementTree.ParseError as error:
             raise DataError(f"{path} is not valid XML ({error}).", "Download it again.") from error
         present = {
-            thing.findtext("name", "").strip()
-            for thing in tree.iter("object")
-            if thing.findtext("difficult", "0").strip() != "1"
+            entry.findtext("name", "").strip()
+            for entry in tree.iter("object")
+            if entry.findtext("difficult", "0").strip() != "1"
         }
         unknown = present.difference(CLASSES[1:])
         if unknown:
@@ -71,9 +71,9 @@ def voc(
 ) -> FileDataset:
     """VOC 2012's segmentation `split`: a list in `ImageSets/Segmentation` (trainaug, train, val).
 
-    `masks` is `aug` (`SegmentationClassAug`), `official` (`SegmentationClass`) or `auto`: the
-    augmented ones where they are. `labels` is `xml`, `masks`, or `auto`: the annotations where
-    they are. The mask's class 0 is background; labels are over the other 20.
+    `masks` is `aug` (`SegmentationClassAug`), `official` (`SegmentationClass`) or `auto`
+    (augmented if present). `labels` is `xml`, `masks` or `auto` (annotations if present). Class 0
+    of a mask is background; labels cover the other 20 classes.
     """
     root = require_folder(path, "VOC", "VOCdevkit/VOC2012/{JPEGImages,ImageSets,...}")
     for inside in ("VOCdevkit/VOC2012", "VOC2012"):
@@ -92,7 +92,7 @@ def voc(
             f"VOC has no list for the split {split!r}: {lists} holds {found(lists)}.",
             f"Expected {split}.txt there, one image name per line.",
         )
-    # Some copies of trainaug.txt list pairs of paths; the image's name is in the first.
+    # Some copies of trainaug.txt list pairs of paths. The first one holds the name.
     names = [Path(line.split()[0]).stem for line in read_lines(lists / f"{split}.txt")]
     require_some(names, "VOC", lists, f"image names in {split}.txt")
     from_xml = labels == "xml" or (labels == "auto" and (root / "Annotations").is_dir())

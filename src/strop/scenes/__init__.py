@@ -1,4 +1,4 @@
-"""CLEVR-style scenes, sampled and rendered in batched torch: the data that needs no download."""
+"""CLEVR-style scenes, sampled and rendered in batched torch."""
 
 from strop.scenes.describe import describe, parse, read_scenes
 from strop.scenes.render import Quality, render, truth

@@ -1,4 +1,4 @@
-"""The camera: a pinhole that always looks at one point, with the world's z upwards."""
+"""A pinhole camera with a fixed target and the z axis of the world pointing up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from strop.scenes import vocabulary as words
 
 Vector = tuple[Tensor, Tensor, Tensor]
-"""x, y and z as separate tensors of one shape: contiguous on a CPU, fused on a GPU."""
+"""x, y and z as separate tensors of one shape, which are contiguous on a CPU and fused on a GPU."""
 
 
 def basis(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -23,8 +23,8 @@ def basis(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def directions(camera: Tensor, across: Tensor, down: Tensor) -> Vector:
     """Rays through points of the image plane.
 
-    `across` and `down` (N,) are as `image_plane` gives them. Each of the returned x, y, z is
-    (B, N). The rays advance one metre in depth per unit: their parameter is the depth.
+    `across` and `down` (N,) come from `image_plane`. Each of the returned x, y, z is (B, N). The
+    parameter of a ray is its depth in metres.
     """
     right, up, forward = basis(camera)
     x, y, z = (
@@ -36,7 +36,7 @@ def directions(camera: Tensor, across: Tensor, down: Tensor) -> Vector:
 def image_plane(
     height: int, width: int, samples: int, device: torch.device | str, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Where `samples` x `samples` points in each pixel lie on the plane one metre ahead.
+    """Positions of `samples` x `samples` points per pixel on the plane at a depth of one metre.
 
     Returns `across` and `down`, each (height * samples * width * samples,), row by row.
     """
@@ -49,9 +49,9 @@ def image_plane(
 
 
 def project(camera: Tensor, points: Tensor, height: int, width: int) -> Tensor:
-    """Pixels of `points` (B, M, 3) seen from `camera` (B, 3): (B, M, 3) as (column, row, depth).
+    """Project `points` (B, M, 3) into `camera` (B, 3): (B, M, 3) as (column, row, depth).
 
-    Columns and rows are continuous, with 0 at the image's left and upper border.
+    Columns and rows are continuous, with 0 at the left and top border of the image.
     """
     right, up, forward = basis(camera)
     offset = points - camera[:, None]
@@ -63,7 +63,7 @@ def project(camera: Tensor, points: Tensor, height: int, width: int) -> Tensor:
 
 
 def ground_directions() -> dict[str, tuple[float, float, float]]:
-    """CLEVR's six directions, of the camera before its jitter: the generator never updates them."""
+    """CLEVR's six directions. Like the generator, they ignore the jitter of the camera."""
     camera = torch.tensor([words.CAMERA], dtype=torch.float64)
     x, y, _ = (camera / camera[:, :2].norm())[0].tolist()
     behind = (-x, -y, 0.0)
@@ -79,13 +79,13 @@ def ground_directions() -> dict[str, tuple[float, float, float]]:
 
 
 def fit(points: Tensor, pixels: Tensor, height: int, width: int) -> Tensor:
-    """The position (3,) of the camera that sees `points` (M, 3) at `pixels` (M, 3), in float64.
+    """Fit the position (3,) of the camera to `points` (M, 3) and their `pixels` (M, 3), in float64.
 
-    CLEVR's JSON leaves the camera out, but its depths are exact and its pixels are rounded:
-    three objects settle three unknowns. `pixels` are (column, row, depth).
+    CLEVR's JSON has no camera. Its depths are exact and its pixels are rounded, so three objects
+    determine the three unknowns. `pixels` are (column, row, depth).
     """
     points, pixels = points.to(torch.float64), pixels.to(torch.float64)
-    # A rounded pixel is uncertain by a third of one; a depth by what is left of float32.
+    # Standard errors: a third of a pixel by rounding, and the float32 precision of the depth.
     weight = torch.tensor([3.0, 3.0, 3000.0], dtype=torch.float64)
     camera = torch.tensor(words.CAMERA, dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Scenes as CLEVR's JSON, and back."""
+"""Scenes to CLEVR's JSON and back."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _WORDS = {
 def describe(
     scenes: Scenes, size: int | tuple[int, int] = 128, split: str = "new", first: int = 0
 ) -> list[dict[str, Any]]:
-    """Each scene in CLEVR's JSON, its pixel coordinates for images of `size`.
+    """Each scene in CLEVR's JSON, with pixel coordinates for images of `size`.
 
-    `first` is the image index of the first scene. Beyond CLEVR's fields, `camera` and `lights`
-    hold positions, so that the description says all there is to say.
+    `first` is the image index of the first scene. In addition to CLEVR's fields, `camera` and
+    `lights` hold positions, so that the description is complete.
     """
     height, width = (size, size) if isinstance(size, int) else size
     scenes = scenes.to("cpu", torch.float64)
@@ -63,14 +63,14 @@ def describe(
 
 
 def image_name(split: str, index: int) -> str:
-    """CLEVR's file name for an image."""
+    """The file name of an image in CLEVR."""
     return f"CLEVR_{split}_{index:06d}.png"
 
 
 def relationships(
     coordinates: Sequence[Sequence[float]], directions: Mapping[str, Sequence[float]]
 ) -> dict[str, list[list[int]]]:
-    """CLEVR's `relationships`: entry [name][i] lists the objects that lie `name` of object i."""
+    """CLEVR's `relationships`: entry [name][i] lists the objects that are `name` of object i."""
     related = {}
     for name in ("behind", "front", "left", "right"):
         way = directions[name]
@@ -85,10 +85,10 @@ def relationships(
 def read_scenes(
     path: PathLike, size: int | tuple[int, int] = words.REFERENCE_SIZE
 ) -> tuple[Scenes, list[dict[str, Any]]]:
-    """Read a CLEVR scenes file: the scenes as tensors, and as they stand in the file.
+    """Read a CLEVR scenes file: the scenes as tensors, and as parsed JSON.
 
-    `size` is that of the images. CLEVR leaves out camera and lights: the camera is fitted to
-    the objects' coordinates, the lights are put where they are without jitter.
+    `size` is the size of the images. If the file has no camera, it is fitted to the coordinates of
+    the objects. If it has no lights, they are placed without jitter.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def parse(
     size: int | tuple[int, int] = words.REFERENCE_SIZE,
     source: object = "the scene description",
 ) -> Scenes:
-    """Scene descriptions as tensors; `source` is named when something is missing."""
+    """Convert scene descriptions to tensors; errors name `source`."""
     height, width = (size, size) if isinstance(size, int) else size
     count, slots = len(described), words.MAX_OBJECTS
     columns = {name: torch.zeros(count, slots, dtype=torch.int64) for name in _WORDS}
@@ -172,9 +172,9 @@ def parse(
 
 
 def check_scene(scene: object, where: str) -> None:
-    """Refuse what is not a scene in CLEVR's format, naming the field; `where` names the file.
+    """Raise `DataError` if `scene` is not in CLEVR's format; `where` names the file.
 
-    Which words are known (shapes, colours) is not checked: that is for those who look them up.
+    The values of shapes, sizes, materials and colours are not checked here.
     """
     for slot, entry in enumerate(field(scene, "objects", list, where)):
         here = f"{where}, object {slot}"
@@ -188,7 +188,7 @@ def check_scene(scene: object, where: str) -> None:
 
 
 def field(entry: object, name: str, kind: type, where: str) -> Any:
-    """`entry[name]`, which must be of type `kind`."""
+    """`entry[name]`, which must have the type `kind`."""
     if not isinstance(entry, Mapping):
         raise DataError(
             f"{where}: a {type(entry).__name__}, not an object with a field {name!r}.",
@@ -205,7 +205,7 @@ def field(entry: object, name: str, kind: type, where: str) -> Any:
 
 
 def numbers(entry: object, name: str, count: int | None, where: str) -> list[float]:
-    """The field's `count` numbers, or its single one where `count` is None."""
+    """The `count` numbers of a field, or its single number if `count` is None."""
     value = field(entry, name, object, where)
     values = [value] if count is None else value
     right = isinstance(values, list | tuple) and len(values) == (count or 1)

@@ -1,8 +1,8 @@
-"""Rays against solids. Every solid is the set of points a ray enters once and leaves once.
+"""Intersection of rays with convex solids, which a ray enters and leaves once.
 
-Objects are handled in their own frame, where each fills [-1, 1] along every axis: the unit
-sphere, the cube of side two, the cylinder of radius one and height two. Rays are carried there
-without normalising, so that their parameter keeps its meaning.
+Objects are intersected in their own frame, where each fills [-1, 1] along every axis: the unit
+sphere, the cube of side two, the cylinder of radius one and height two. Rays are transformed
+without normalisation, so their parameter does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strop.scenes.camera import Vector
 from strop.scenes.scene import Scenes
 
 BEVEL = {words.CUBE: 0.2, words.SPHERE: 1.0, words.CYLINDER: 0.07}
-"""Radius of the rounded edges over the object's own; fitted to masks of the generator."""
+"""Radius of the rounded edges relative to the object; fitted to masks of the generator."""
 _ROUNDING_STEPS = 4
 _ROUNDING_GAP = 0.01
 _BOUND = {words.CUBE: 3**0.5, words.SPHERE: 1.0, words.CYLINDER: 2**0.5}
@@ -25,7 +25,7 @@ _TINY = 1e-12
 
 
 class Solids(NamedTuple):
-    """What the intersection needs of the objects. All are of one shape: (B, O), or gathered."""
+    """The objects for intersection. All parts have one shape: (B, O), or gathered."""
 
     x: Tensor
     y: Tensor
@@ -36,7 +36,7 @@ class Solids(NamedTuple):
     cube: Tensor  # bool
     sphere: Tensor  # bool
     present: Tensor  # bool
-    bound: Tensor  # radius of a sphere around the centre that holds the object
+    bound: Tensor  # radius of the bounding sphere
     bevel: Tensor  # radius of the rounded edges in the object's frame
 
     def take(self, index: Tensor) -> Solids:
@@ -44,7 +44,7 @@ class Solids(NamedTuple):
         return Solids(*(value.reshape(-1)[index] for value in self))
 
     def spread(self) -> Solids:
-        """(B, O) to (B, O, 1), to stand beside rays."""
+        """(B, O) to (B, O, 1), to broadcast against rays."""
         return Solids(*(value.unsqueeze(-1) for value in self))
 
     def column(self, index: int) -> Solids:
@@ -85,12 +85,12 @@ def _by_shape(table: dict[int, float], cube: Tensor, sphere: Tensor) -> Tensor:
 
 
 def to_local(solid: Solids, point: Vector) -> Vector:
-    """A point of the world in the object's frame."""
+    """Transform a point from the world to the object frame."""
     return rotate_in(solid, (point[0] - solid.x, point[1] - solid.y, point[2] - solid.z))
 
 
 def rotate_in(solid: Solids, vector: Vector) -> Vector:
-    """A direction of the world in the object's frame, scaled as lengths are."""
+    """Transform a direction from the world to the object frame, with scaling."""
     x, y, z = vector
     return (
         (solid.cos * x + solid.sin * y) * solid.scale,
@@ -100,16 +100,16 @@ def rotate_in(solid: Solids, vector: Vector) -> Vector:
 
 
 def rotate_out(solid: Solids, vector: Vector) -> Vector:
-    """A direction of the object's frame in the world, not scaled."""
+    """Transform a direction from the object frame to the world, without scaling."""
     x, y, z = vector
     return solid.cos * x - solid.sin * y, solid.cos * y + solid.sin * x, z
 
 
 def interval(solid: Solids, origin: Vector, direction: Vector) -> tuple[Tensor, Tensor]:
-    """Where the ray `origin + t * direction` of the world enters and leaves the object.
+    """Parameters t at which the ray `origin + t * direction` enters and leaves the object.
 
-    Everything broadcasts. A ray that misses has `enter > leave`; the parts of the ray behind
-    its origin count, so callers compare with zero themselves.
+    All arguments broadcast. A ray that misses has `enter > leave`. Intersections behind the origin
+    (t < 0) are included.
     """
     start, way = to_local(solid, origin), rotate_in(solid, direction)
     enter_round, leave_round = _round(start, way, solid.sphere.to(way[0].dtype))
@@ -136,12 +136,12 @@ def interval_of(
 
 
 def _both(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """What two intervals have in common."""
+    """The intersection of two intervals."""
     return torch.maximum(a[0], b[0]), torch.minimum(a[1], b[1])
 
 
 def _round(start: Vector, way: Vector, weight: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Where a ray lies within x² + y² + weight z² <= 1: 1 for spheres, 0 for cylinders."""
+    """The interval of a ray in x² + y² + weight z² <= 1; weight 1 for spheres, 0 for cylinders."""
     (ox, oy, oz), (dx, dy, dz) = start, way
     upward = weight * dz
     a = (dx * dx + dy * dy + upward * dz).clamp(min=_TINY)
@@ -155,7 +155,7 @@ def _round(start: Vector, way: Vector, weight: Tensor | float) -> tuple[Tensor, 
 
 
 def _slab(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Where a ray lies within [-1, 1] along one axis."""
+    """The interval of a ray in [-1, 1] along one axis."""
     tiny = torch.where(direction < 0.0, -_TINY, _TINY).to(direction.dtype)
     inverse = 1.0 / torch.where(direction.abs() < _TINY, tiny, direction)
     middle, half = -origin * inverse, inverse.abs()
@@ -165,10 +165,10 @@ def _slab(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
 def round_edges(
     solid: Solids, origin: Vector, direction: Vector, enter: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Move the hit at `enter` from the sharp hull onto the object with rounded edges.
+    """Move the hit at `enter` from the sharp hull to the object with rounded edges.
 
-    Returns the ray's parameter and whether the rounded object is hit at all. A few steps of
-    the distance to the surface suffice: hull and object are never far apart.
+    Returns the parameter of the ray and whether it hits the rounded object. A few steps of sphere
+    tracing suffice, because hull and object are close.
     """
     ox, oy, oz = to_local(solid, origin)
     dx, dy, dz = rotate_in(solid, direction)
@@ -184,9 +184,9 @@ def round_edges(
 
 
 def normal(solid: Solids, local: Vector) -> Vector:
-    """Outward unit normal of the world at `local`, a point on the object's surface.
+    """Outward unit normal in the world at `local`, a surface point in the object frame.
 
-    Near an edge it turns as on a rounded one: that is what makes metal edges glint in CLEVR.
+    Near an edge it follows the rounded edge, which gives metal edges their highlights.
     """
     nx, ny, nz = _excess(solid, local)
     length = torch.rsqrt((nx * nx + ny * ny + nz * nz).clamp(min=_TINY))
@@ -194,9 +194,9 @@ def normal(solid: Solids, local: Vector) -> Vector:
 
 
 def _excess(solid: Solids, local: Vector) -> Vector:
-    """From the core of an object, its inside less the bevel, to a point outside the core.
+    """The vector from the core of an object (its inside without the bevel) to a point outside.
 
-    The core of a sphere is its centre. The surface lies where this is as long as the bevel.
+    The core of a sphere is its centre. On the surface, this vector is as long as the bevel.
     """
     x, y, z = local
     edge = 1.0 - solid.bevel
@@ -211,5 +211,5 @@ def _excess(solid: Solids, local: Vector) -> Vector:
 
 
 def _beyond(value: Tensor, edge: Tensor) -> Tensor:
-    """By how much `value` lies beyond [-edge, edge], with its sign."""
+    """The signed excess of `value` over [-edge, edge]."""
     return value - torch.minimum(torch.maximum(value, -edge), edge)

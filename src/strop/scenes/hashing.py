@@ -1,8 +1,7 @@
-"""Random numbers that are a pure function of a counter, equal on every device.
+"""Counter-based random numbers, which are equal on every device.
 
-A stateful generator would tie a scene to its place in a batch and to the device that drew it.
-Here each number is a hash of (seed, index, ...), in 64-bit integers that wrap, so that scene
-`i` never depends on who asked for scene `i - 1`.
+A stateful generator would make a scene depend on its batch and device. Here each number is a hash
+of (seed, index, ...) in wrapping 64-bit integers, so a scene depends on its seed and index alone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def _signed(value: int) -> int:
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's own keeps the sign."""
+    """Logical right shift. The shift of torch keeps the sign."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -35,7 +34,7 @@ def mix(value: Tensor) -> Tensor:
 
 
 def key(seed: int, *parts: Tensor) -> Tensor:
-    """One int64 key for each element of the broadcast `parts`, which are int64 counters."""
+    """An int64 key for each element of the broadcast int64 counters `parts`."""
     state = mix(torch.tensor(_signed(seed * 2 + 1), device=parts[0].device))
     for part in parts:
         state = mix(state + part * _signed(_STEP) + _signed(_STEP))

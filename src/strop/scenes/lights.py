@@ -1,4 +1,4 @@
-"""The three lamps: square areas that face the origin."""
+"""Three square area lights that face the origin."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LIGHT_EDGE = (0.5, 0.5, 1.0)
 
 
 class Lights(NamedTuple):
-    """Square lamps that face the origin. Each part is (B, L)."""
+    """Square area lights. Each part is (B, L)."""
 
     position: Vector
-    across: Vector  # along one edge, as long as the edge
-    up: Vector  # along the other
+    across: Vector  # along one edge, with its length
+    up: Vector  # along the other edge
     facing: Vector  # unit normal
     power: Vector  # red, green, blue
 
 
 def lights(scenes: Scenes) -> Lights:
-    """The lamps of `scenes`."""
+    """The area lights of `scenes`."""
     position = scenes.lights
     facing = torch.nn.functional.normalize(-position, dim=-1)
     level = torch.stack([facing[..., 1], -facing[..., 0], torch.zeros_like(facing[..., 0])], dim=-1)

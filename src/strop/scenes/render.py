@@ -1,4 +1,4 @@
-"""From scenes to images, masks and depth."""
+"""Render scenes to images, masks and depth."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from strop.scenes.scene import Scenes
 from strop.scenes.shading import Surface
 
 RENDERER_VERSION = 1
-"""Goes up when the same seed gives other scenes or other pixels."""
+"""Incremented when a seed gives other scenes or other pixels."""
 
 FAR = 120.0
-"""Where the ground ends in the backdrop, in metres of depth."""
+"""The depth in metres at which the ground ends in the backdrop."""
 
 
 class Quality(NamedTuple):
-    """What an image is made with. The defaults are what `ScenesDataset` renders."""
+    """Rendering quality. `ScenesDataset` uses the defaults."""
 
     samples: int = 2  # rays per pixel, along each side
     shadow_samples: int = 2  # shadow rays per camera ray and lamp, along each side of the lamp
     shadows: bool = True
-    mirror: bool = True  # the bounce that shows a metal's surroundings
+    mirror: bool = True  # one reflection bounce for metal
 
 
 BEST = Quality()
 
 
 class World(NamedTuple):
-    """All that rays need of a batch of scenes."""
+    """A batch of scenes, prepared for tracing."""
 
     solid: Solids
     albedo: Vector  # (B, O) each
@@ -60,13 +60,13 @@ def world(scenes: Scenes) -> World:
 
 
 class Rays(NamedTuple):
-    """The camera's rays for one image size; the same for every scene."""
+    """The camera rays of one image size, which all scenes share."""
 
     across: Tensor  # (N,)
     down: Tensor  # (N,)
-    shadow_across: Tensor  # (S, N) places on a lamp, in [-1/2, 1/2]
+    shadow_across: Tensor  # (S, N) positions on a lamp, in [-1/2, 1/2]
     shadow_up: Tensor  # (S, N)
-    mirror_across: Tensor  # (1, N) the same for mirrors and the shadows in them
+    mirror_across: Tensor  # (1, N) the same for reflections
     mirror_up: Tensor  # (1, N)
 
 
@@ -74,10 +74,10 @@ class Rays(NamedTuple):
 def camera_rays(
     height: int, width: int, device: torch.device | str, quality: Quality = BEST
 ) -> Rays:
-    """`samples` squared rays for each pixel, row by row over the whole finer grid.
+    """`samples` squared rays per pixel, row by row over the supersampled grid.
 
-    The lamp is cut into a grid of cells; each ray of a pixel takes its own cells, one place in
-    each, jittered by a hash of the ray's number. So a pixel's shadow is soft without bands.
+    The lamp is divided into a grid of cells. Each ray of a pixel uses its own cells, with one
+    position in each, jittered by a hash of the ray index. This gives soft shadows without banding.
     """
     samples, lamp = quality.samples, quality.shadow_samples
     across, down = cameras.image_plane(height, width, samples, device, torch.float32)
@@ -95,7 +95,7 @@ def camera_rays(
         down,
         (first + first_jitter) / cells - 0.5,
         (second + second_jitter) / cells - 0.5,
-        # The first place of each ray, stretched so that a pixel's rays fill the whole lamp.
+        # The first position of each ray, scaled so that the rays of a pixel cover the lamp.
         (column + first_jitter[:1]) / samples - 0.5,
         (row + second_jitter[:1]) / samples - 0.5,
     )
@@ -104,7 +104,7 @@ def camera_rays(
 def _surface(
     scene: World, origin: Vector, direction: Vector, depth: Tensor, which: Tensor
 ) -> tuple[Surface, Tensor]:
-    """What the rays hit, objects or ground, and whether they hit anything."""
+    """The surfaces that rays hit, objects or ground, and whether they hit any."""
     floor = -origin[2] / torch.where(direction[2] < -1e-6, direction[2], -1e-6)
     far = (direction[2] >= -1e-6) | (floor > FAR)
     ground = which < 0
@@ -138,7 +138,7 @@ def _surface(
 def _light(
     scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool, quality: Quality
 ) -> Vector:
-    """Radiance of matte and glossy reflection, without mirrors."""
+    """Radiance of diffuse and glossy reflection, without mirrors."""
     if not quality.shadows:
         seen = torch.ones_like(surface.point[0])[:, None].expand(-1, len(words.LIGHTS), -1)
     elif dense:
@@ -161,12 +161,12 @@ def _light(
 def _mirror(
     scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool, quality: Quality
 ) -> Vector:
-    """What metal reflects: the other objects, the ground and the world."""
+    """Radiance that metal reflects from other objects, the ground and the world."""
     direction = _blur(_reflect(surface.view, surface.normal), shadow)
     depth, which = trace.nearest(scene.solid, surface.point, direction, surface.own, False)
     seen, hit = _surface(scene, surface.point, direction, depth, which)
     light = _light(scene, seen, shadow, dense, quality)
-    # Metal in metal shows the world alone: one bounce is all there is.
+    # Metal in a reflection shows the world alone, because there is a single bounce.
     second = shading.world_radiance(_reflect(seen.view, seen.normal))
     world_light = shading.world_radiance((direction[0], direction[1], direction[2].abs()))
     near, far = shading.GROUND_END
@@ -182,7 +182,7 @@ def _mirror(
 
 
 def _reflect(view: Vector, facing: Vector) -> Vector:
-    """Where a ray that arrives against `view` goes on from a mirror, (B, N) unit vectors."""
+    """Reflection of the view direction at the normal `facing`, (B, N) unit vectors."""
     along = view[0] * facing[0] + view[1] * facing[1] + view[2] * facing[2]
     return (
         2.0 * along * facing[0] - view[0],
@@ -192,7 +192,7 @@ def _reflect(view: Vector, facing: Vector) -> Vector:
 
 
 def _blur(direction: Vector, place: tuple[Tensor, Tensor]) -> Vector:
-    """Spread mirror rays over a small cone, each by its own `place` (1, N) in [-1/2, 1/2]."""
+    """Spread mirror rays over a small cone by `place` (1, N) in [-1/2, 1/2]."""
     x, y, z = direction
     side, rise = (shading.MIRROR_BLUR * part[0] for part in place)
     x, y, z = x - side * y, y + side * x, z + rise
@@ -203,7 +203,7 @@ def _blur(direction: Vector, place: tuple[Tensor, Tensor]) -> Vector:
 def radiance(
     scene: World, rays: Rays, size: tuple[int, int], dense: bool, quality: Quality = BEST
 ) -> Tensor:
-    """Linear red, green and blue along the camera's rays: (B, N, 3)."""
+    """Linear red, green and blue along the camera rays: (B, N, 3)."""
     direction = cameras.directions(scene.camera, rays.across, rays.down)
     ox, oy, oz = (scene.camera[:, k : k + 1] for k in range(3))
     origin = (ox, oy, oz)
@@ -218,7 +218,7 @@ def radiance(
     if not quality.mirror:
         tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT * shading.AMBIENT
         return light + torch.where(surface.metal[..., None], tint, 0.0)
-    # One shadow ray per lamp is enough in a mirror: a pixel has several mirror rays.
+    # One shadow ray per lamp suffices in a mirror, because a pixel has several mirror rays.
     few = (rays.mirror_across, rays.mirror_up)
     if dense:
         mirror = torch.stack(_mirror(scene, surface, few, dense, quality), dim=-1)
@@ -248,7 +248,7 @@ def _pick(surface: Surface, index: Tensor) -> Surface:
 
 
 def _resolve(light: Tensor, size: tuple[int, int], samples: int) -> Tensor:
-    """Average each pixel's rays, clipped as the picture is: (B, N, 3) to (B, 3, H, W) uint8."""
+    """Average the clipped rays of each pixel: (B, N, 3) to (B, 3, H, W) uint8."""
     grid = light.clamp(0.0, 1.0).reshape(-1, size[0], samples, size[1], samples, 3)
     return shading.to_srgb(grid.mean(dim=(2, 4))).permute(0, 3, 1, 2)
 
@@ -256,12 +256,12 @@ def _resolve(light: Tensor, size: tuple[int, int], samples: int) -> Tensor:
 def render_dense(
     scene: World, rays: Rays, size: tuple[int, int], quality: Quality = BEST
 ) -> Tensor:
-    """(B, 3, H, W) uint8. No shape depends on the data: this is what is compiled for a GPU."""
+    """(B, 3, H, W) uint8. No shape depends on the data, so it can be compiled for a GPU."""
     return _resolve(radiance(scene, rays, size, True, quality), size, quality.samples)
 
 
 def render_sparse(scenes: Scenes, size: tuple[int, int], quality: Quality = BEST) -> Tensor:
-    """The same image as `render_dense`, one scene at a time, asking only what is needed."""
+    """The same images as `render_dense`, scene by scene, without impossible intersections."""
     rays = camera_rays(*size, scenes.camera.device, quality)
     images = []
     for row in range(len(scenes)):
@@ -272,7 +272,7 @@ def render_sparse(scenes: Scenes, size: tuple[int, int], quality: Quality = BEST
 
 
 def _without_absent(scenes: Scenes) -> Scenes:
-    """A single scene with only its present objects, or a single absent one, as a batch of one."""
+    """A batch of one scene with its present objects, or one absent object if there are none."""
     keep = scenes.present[0].clone()
     keep[0] |= ~keep.any()
     objects = ("shape", "size", "material", "color", "position", "rotation", "present")
@@ -288,9 +288,9 @@ def render(
 ) -> Tensor:
     """Images of `scenes`: (B, 3, H, W) uint8, on the device the scenes are on.
 
-    `size` is the side of a square or (height, width). On a GPU the dense renderer runs, compiled
-    unless `compiled` is false; on a CPU the sparse one, unless `compiled` is true. All give the
-    same image to rounding.
+    `size` is the side of a square or (height, width). A GPU runs the dense renderer, compiled
+    unless `compiled` is False. A CPU runs the sparse one, unless `compiled` is True. All give the
+    same image up to rounding.
     """
     height, width = image_size(size)
     device = scenes.camera.device
@@ -300,12 +300,12 @@ def render(
     if not (scenes.camera.is_cuda or compiled):
         return render_sparse(scenes, (height, width), quality)
     draw, pixels = (
-        (render_dense, _CHUNK_PIXELS // 16)  # eager keeps every step in memory
+        (render_dense, _CHUNK_PIXELS // 16)  # eager mode keeps all intermediate results
         if compiled is False
         else (_compiled(), _CHUNK_PIXELS)
     )
     rays = camera_rays(height, width, device, quality)
-    # Equal chunks, the last one filled up: few shapes to compile, and a bound on the memory.
+    # Equal chunks, with the last one filled up, limit the shapes to compile and the memory.
     chunk = min(max(1, pixels // (height * width)), 1 << (len(scenes) - 1).bit_length())
     rows = torch.arange(-(-len(scenes) // chunk) * chunk, device=device) % len(scenes)
     parts = [
@@ -316,28 +316,28 @@ def render(
 
 
 _CHUNK_PIXELS = 64 * 128 * 128
-"""Pixels a dense call renders at once."""
+"""Pixels that the dense renderer computes at once."""
 
 
 @functools.cache
 def _compiled() -> Callable[[World, Rays, tuple[int, int], Quality], Tensor]:
-    # Each size, quality and chunk is a variant of its own; the default allows eight in all.
+    # Each size, quality and chunk is compiled separately. The default limit is eight.
     limit = torch._dynamo.config
     limit.recompile_limit = max(limit.recompile_limit, 64)
     return torch.compile(render_dense, fullgraph=True, dynamic=False)
 
 
 def image_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of a size that may be the side of a square."""
+    """(height, width) of a size, which may be the side of a square."""
     return (size, size) if isinstance(size, int) else size
 
 
 @torch.no_grad()
 def truth(scenes: Scenes, size: int | tuple[int, int] = 128) -> tuple[Tensor, Tensor]:
-    """What each pixel's centre shows: instance mask and depth, both (B, H, W).
+    """Instance mask and depth at the centre of each pixel, both (B, H, W).
 
-    The mask is int64: 0 for the ground, then 1, 2, ... in the order of the scene's objects.
-    Depth is float32, in metres along the camera's axis, 0 where the backdrop is.
+    The mask is int64: 0 for the ground, then 1, 2, ... in the order of the objects. Depth is
+    float32, in metres along the axis of the camera, 0 for the backdrop.
     """
     height, width = image_size(size)
     scenes = scenes.to(scenes.camera.device, torch.float32)

@@ -1,9 +1,9 @@
-"""Scenes by CLEVR's rules. Scene `index` of `seed` is the same whoever asks, and with what.
+"""Sample scenes by CLEVR's rules, as a pure function of seed and index.
 
-The camera, the lights and the number of objects are drawn once. The objects are placed one by
-one, each at the first of fifty positions that keeps its distance from those before it. If none
-does, or if in the end some object shows too few pixels, all objects are drawn anew. Everything
-is decided in float64, where devices agree.
+The camera, the lights and the number of objects are drawn once. Objects are placed one by one, each
+at the first of fifty positions that keeps the distance from earlier objects. If there is none, or
+if an object shows too few pixels in the end, all objects are drawn again. All decisions are made in
+float64, where devices agree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strop.scenes.scene import Scenes
 from strop.scenes.trace import nearest_of_camera
 
 _ROUND = 64
-"""Scenes tried at once: enough to hide the cost of a call, few enough for a CPU's cache."""
+"""Scenes sampled at once: enough to amortise a call, few enough for the cache of a CPU."""
 _GPU_ROUND = 512
 _FRAME, _OBJECTS, _PLACES = range(3)
 
@@ -34,12 +34,12 @@ def sample_scenes(
     found: Scenes | None = None
     pending = torch.arange(index.shape[0], device=index.device)
     attempt = torch.zeros_like(index)
-    # A GPU is paid by the call, a CPU by the scene.
+    # The cost on a GPU is per call, on a CPU per scene.
     capacity, most = (
         (min(max(_ROUND, index.shape[0]), _GPU_ROUND), 8) if index.is_cuda else (_ROUND, 1)
     )
     while pending.numel():
-        # Few left: try several attempts of each at once and keep the first that holds.
+        # With few scenes left, make several attempts for each and keep the first valid one.
         tries = max(1, min(most, capacity // pending.numel()))
         now = pending[: max(1, capacity // tries)]
         rows = now.repeat_interleave(tries)
@@ -61,12 +61,12 @@ def sample_scenes(
 
 
 def object_counts(seed: int, indices: Sequence[int] | Tensor) -> Tensor:
-    """(B,) int64: how many objects the scenes of `seed` at `indices` have, without placing them."""
+    """(B,) int64: number of objects in the scenes of `seed` at `indices`, without placing them."""
     return _number(_frame(seed, torch.as_tensor(indices, dtype=torch.int64)))
 
 
 def _frame(seed: int, index: Tensor) -> Tensor:
-    """(B, 13): what is drawn once for each scene: number of objects, camera, lights."""
+    """(B, 13): the numbers drawn once per scene, for object count, camera and lights."""
     return hashing.uniform(hashing.key(seed, index, torch.full_like(index, _FRAME)), 13)
 
 
@@ -75,7 +75,7 @@ def _number(frame: Tensor) -> Tensor:
 
 
 def _attempt(seed: int, index: Tensor, attempt: Tensor) -> tuple[Scenes, Tensor]:
-    """One placement for each (index, attempt), both (B,), and whether it obeys every rule."""
+    """One placement for each (index, attempt), both (B,), and whether it satisfies all rules."""
     device, slots = index.device, words.MAX_OBJECTS
     frame = _frame(seed, index)
     number = _number(frame)
@@ -121,10 +121,10 @@ def _choice(number: Tensor, count: int) -> Tensor:
 
 
 def _place(places: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """Put each object at the first of its places that keeps clear of those before it.
+    """Put each object at the first of its places that is clear of earlier objects.
 
-    `places` (B, O, T, 2), `radius` (B, O). Returns the positions (B, O, 2) and whether each
-    object and all before it found a place (B, O).
+    `places` (B, O, T, 2), `radius` (B, O). Returns the positions (B, O, 2) and
+    whether each object and all earlier ones found a place (B, O).
     """
     ways = cameras.ground_directions()
     axes = places.new_tensor([ways["behind"][:2], ways["left"][:2]])
@@ -134,7 +134,7 @@ def _place(places: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     for slot in range(places.shape[1]):
         apart = places[:, slot, :, None] - position[:, None, :slot]
         gap = apart.norm(dim=-1) - radius[:, slot, None, None] - radius[:, None, :slot]
-        # CLEVR lets a distance of exactly zero pass. It never happens.
+        # CLEVR accepts a distance of exactly zero, which never occurs.
         along = (apart @ axes.T).abs()
         free = (gap >= words.MIN_DISTANCE) & (along >= words.MARGIN).all(dim=-1)
         fits = free.all(dim=-1)
@@ -144,7 +144,7 @@ def _place(places: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def visible_pixels(scenes: Scenes) -> Tensor:
-    """(B, O) int64: how many pixels of a 320 x 240 image show each object."""
+    """(B, O) int64: number of visible pixels of each object in a 320 x 240 image."""
     _, which = nearest_of_camera(solids(scenes), scenes.camera, *words.REFERENCE_SIZE)
     batch, slots = scenes.shape.shape
     counts = torch.zeros(batch, slots + 1, dtype=torch.int64, device=which.device)

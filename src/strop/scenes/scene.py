@@ -16,7 +16,7 @@ By = Literal["shape", "color"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenes:
-    """`B` scenes of up to `O = 10` objects; where `present` is false the rest means nothing.
+    """`B` scenes of up to `O = 10` objects. Slots where `present` is False are undefined.
 
     shape     (B, O) int64, index into `vocabulary.SHAPES`
     size      (B, O) int64, index into `vocabulary.SIZES`
@@ -43,12 +43,12 @@ class Scenes:
         return self.shape.shape[0]
 
     def __getitem__(self, rows: slice | Tensor | Sequence[int]) -> Scenes:
-        """The scenes `rows` names, still as a batch."""
+        """The scenes at `rows`, as a batch."""
         index = rows if isinstance(rows, slice | Tensor) else torch.as_tensor(list(rows))
         return Scenes(**{name: value[index] for name, value in self._items()})
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Scenes:
-        """On `device`; real numbers as `dtype` where given."""
+        """The scenes on `device`; floating-point parts are converted to `dtype` if it is given."""
         return Scenes(
             **{
                 name: value.to(device, dtype) if value.is_floating_point() else value.to(device)
@@ -70,8 +70,8 @@ class Scenes:
     def angle(self) -> Tensor:
         """(B, O) rotation about the vertical, in radians.
 
-        The generator writes degrees and hands the same number to Blender, which takes it for
-        radians. Its images are so, and ours follow the images.
+        CLEVR's generator writes degrees and passes the same number to Blender, which expects
+        radians. These images follow CLEVR's images.
         """
         return self.rotation
 
@@ -84,24 +84,24 @@ class Scenes:
 
 
 def concatenate(parts: Sequence[Scenes]) -> Scenes:
-    """One batch of all the scenes in `parts`, in order."""
+    """Concatenate batches of scenes."""
     names = [field.name for field in fields(Scenes)]
     return Scenes(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
 
 
 def class_names(by: By) -> tuple[str, ...]:
-    """Names of the semantic ids: by shape and material, or by colour; 0 is the background."""
+    """Names of the semantic ids, by shape and material or by colour; 0 is the background."""
     return words.CLASSES_BY_SHAPE if by == "shape" else words.CLASSES_BY_COLOR
 
 
 def object_classes(scenes: Scenes, by: By) -> Tensor:
-    """(B, O) int64: the class of each object, from 1."""
+    """(B, O) int64: the class of each object, starting at 1."""
     if by == "color":
         return scenes.color + 1
     return scenes.shape * len(words.MATERIALS) + scenes.material + 1
 
 
 def semantic_masks(scenes: Scenes, instance: Tensor, by: By) -> Tensor:
-    """The instance masks (B, H, W) as classes, (B, H, W) int64."""
+    """Convert instance masks (B, H, W) to semantic masks (B, H, W) int64."""
     classes = torch.nn.functional.pad(object_classes(scenes, by), (1, 0))
     return classes.gather(1, instance.flatten(1)).reshape(instance.shape)

@@ -1,7 +1,7 @@
-"""How surfaces look: lights, materials, and the grey of ground and backdrop.
+"""Shading of surfaces: lights, materials, ground and backdrop.
 
-The constants are fitted to images of the CLEVR generator; `benchmarks/render_match.py` says how
-close they come.
+The constants are fitted to images of the CLEVR generator; `benchmarks/render_match.py` measures the
+difference.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from strop.scenes.scene import Scenes
 
 GROUND_ALBEDO = 0.826
 AMBIENT = 0.165
-"""Radiance of the world around the scene as diffuse surfaces see it, from every side."""
+"""Ambient radiance that diffuse surfaces receive from every direction."""
 BLEED = 0.4
-"""Radiance objects throw on their neighbours, per unit of albedo."""
+"""Radiance that objects reflect onto their neighbours, per unit of albedo."""
 METAL_TINT = 0.9
-"""How much of what it mirrors metal sends on, per unit of albedo."""
+"""Share of the mirrored radiance that metal reflects, per unit of albedo."""
 MIRROR_BLUR = 0.1
-"""Width of the cone of a pixel's mirror rays, in radians."""
+"""Width of the cone of mirror rays of a pixel, in radians."""
 
-# Roughness and strength of the glossy lobes. Rubber's is wider than any gloss and brightens the
-# rim instead, as a rough surface does.
+# Roughness and strength of the glossy lobes. The lobe of rubber is so wide that it brightens the
+# rim, as on a rough surface.
 _METAL_ALPHA, _RUBBER_ALPHA, _GROUND_ALPHA = 0.048, 2.0, 0.28
 _METAL_GLOSS, _RUBBER_GLOSS, _GROUND_GLOSS = 0.4, 0.05, 0.042
 
-# What mirrors see of the world: near black, a lit wall behind the scene, and a soft lamp above
-# the camera with a glow around it. Fitted to what CLEVR's large metal spheres reflect.
+# The environment in mirrors: near black, with a lit wall behind the scene, and a soft lamp with a
+# glow above the camera. Fitted to reflections in CLEVR's large metal spheres.
 _WORLD_DARK = 0.04
 _WALL_RADIANCE, _WALL_SIDE, _WALL_TOP = 0.13, (0.70, 0.15), (0.87, 0.15)
 _WALL_DIRECTION = (-0.857, 0.515)
@@ -42,11 +42,11 @@ _GLOW_DIRECTION = (0.5164, -0.1483, 0.8434)
 _GLOW_LOBES = ((0.33, 10.0), (3.0, 220.0))
 _GROUND_RADIANCE = 0.23
 GROUND_END = (8.0, 24.0)
-"""Mirrors see the ground fade into the world between these distances from the centre."""
+"""In mirrors, the ground fades into the environment between these distances from the centre."""
 
 
 class Surface(NamedTuple):
-    """What shading needs to know of the points hit. Each part is (B, N)."""
+    """Surface points for shading. Each part is (B, N)."""
 
     point: Vector
     normal: Vector
@@ -64,7 +64,7 @@ def albedos(scenes: Scenes) -> Vector:
 
 
 def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
-    """Light that comes straight from the lamps, of which `seen` (B, L, N) reaches the point."""
+    """Direct light of the lamps; `seen` (B, L, N) is the visible share of each lamp."""
     way = [
         position[..., None] - part[:, None]
         for position, part in zip(lamp.position, surface.point, strict=True)
@@ -85,11 +85,11 @@ def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
     spread = facing * (square - 1.0) + 1.0
     gloss = torch.where(surface.metal, _METAL_GLOSS, _RUBBER_GLOSS)
     gloss = torch.where(surface.ground, _GROUND_GLOSS, gloss)[:, None]
-    # The lobe ends where the lamp sets, not at a line.
+    # The lobe fades out smoothly as the lamp reaches the horizon.
     risen = (5.0 * cosine).clamp(max=1.0)
     shine = gloss * square / math.pi * strength * risen / (spread * spread)
     matte = cosine * strength
-    # What the lamps' colours multiply is the same for all: sum over the lamps first.
+    # The lamps are summed first, because the other factors do not depend on their colour.
     red, green, blue = (
         _over_lamps(power, matte) * torch.where(surface.metal, 0.0, albedo / math.pi)
         + _over_lamps(power, shine) * torch.where(surface.metal, albedo, 1.0)
@@ -107,10 +107,10 @@ def _over_lamps(power: Tensor, amount: Tensor) -> Tensor:
 
 
 def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tensor, Vector]:
-    """How much of the world each point sees past the objects, and the light objects throw on it.
+    """The share of the environment that each point sees, and the light reflected from objects.
 
-    Objects count as spheres, for which both have a closed form. `albedo` is (B, O). Returns
-    (B, N) and red, green, blue (B, N).
+    Objects are approximated by spheres, for which both have a closed form. `albedo` is (B, O).
+    Returns (B, N) and red, green, blue (B, N).
     """
     px, py, pz = (part[:, None] for part in surface.point)
     nx, ny, nz = (part[:, None] for part in surface.normal)
@@ -118,7 +118,7 @@ def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tenso
     dx, dy, dz = every.x - px, every.y - py, every.z - pz
     inverse = torch.rsqrt((dx * dx + dy * dy + dz * dz).clamp(min=1e-6))
     ratio = (inverse / every.scale).clamp(max=1.0)
-    # Tilted half space: the part of the sphere under the point's horizon does not count.
+    # The part of the sphere below the horizon of the point does not count.
     lift = ((dx * nx + dy * ny + dz * nz) * inverse + ratio) / (1.0 + ratio)
     index = torch.arange(solid.x.shape[1], device=px.device)[:, None]
     counts = every.present & (surface.own[:, None] != index)
@@ -128,7 +128,7 @@ def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tenso
 
 
 def world_radiance(direction: Vector) -> Tensor:
-    """Radiance of the world without objects along unit vectors (B, N), the ground included."""
+    """Radiance of the environment and the ground along unit vectors (B, N)."""
     x, y, z = direction
     level = torch.rsqrt((x * x + y * y).clamp(min=1e-9))
     side = (x * _WALL_DIRECTION[0] + y * _WALL_DIRECTION[1]) * level

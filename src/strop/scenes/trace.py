@@ -1,8 +1,8 @@
-"""What a ray meets first, and how much of a light a point sees.
+"""Nearest hits of rays, and visibility of lights.
 
-Both questions have two answers that agree to rounding. The dense one asks every ray about every
-object: no shape depends on the data, so it compiles into a few kernels on a GPU. The sparse one
-first throws out the pairs that cannot meet, which is what makes a CPU fast.
+Each has two implementations that agree up to rounding. The dense one intersects every ray with
+every object. Its shapes do not depend on the data, so it compiles to a few kernels on a GPU. The
+sparse one first discards pairs that cannot intersect, which is fast on a CPU.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from strop.scenes.geometry import Solids, interval, interval_of, round_edges, sh
 from strop.scenes.lights import Lights
 
 _START = 1e-4
-"""Nearer than this to its origin, a ray meets nothing."""
+"""Intersections closer to the origin of a ray are ignored."""
 
 
 def nearest(
     solid: Solids, origin: Vector, direction: Vector, skip: Tensor, rounded: bool
 ) -> tuple[Tensor, Tensor]:
-    """The first object along each ray, asked of every object.
+    """The first object along each ray, by intersection with every object.
 
-    `solid` is (B, O), rays are (B, N), `skip` (B, N) int64 names an object to pass through
-    (-1 for none), `rounded` asks for rounded edges. Returns the ray's parameter (B, N),
-    infinite for a miss, and the object's index (B, N) int64, -1 for a miss.
+    `solid` is (B, O), rays are (B, N), `skip` (B, N) int64 is an object to ignore (-1 for none),
+    `rounded` selects rounded edges. Returns the parameter of the ray (B, N), infinite for a miss,
+    and the index of the object (B, N) int64, -1 for a miss.
     """
-    # A reduction over a dimension of objects, not a loop: the compiled kernel stays small.
+    # A reduction over objects instead of a loop keeps the compiled kernel small.
     every = solid.spread()
     start, way = _apart(origin), _apart(direction)
     enter, leave = interval(every, start, way)
@@ -42,16 +42,16 @@ def nearest(
 
 
 def _apart(vector: Vector) -> Vector:
-    """(B, N) to (B, 1, N), beside objects as (B, O, 1)."""
+    """(B, N) to (B, 1, N), to broadcast against objects (B, O, 1)."""
     return vector[0][:, None], vector[1][:, None], vector[2][:, None]
 
 
 def nearest_of_camera(
     solid: Solids, camera: Tensor, height: int, width: int, samples: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """`nearest` for the camera's rays through the points of `camera.image_plane`, sparsely.
+    """Sparse `nearest` for camera rays through the points of `camera.image_plane`.
 
-    Each object is asked only about the rectangle of the image that its bounding sphere covers.
+    Each object is intersected only in the rectangle of the image that its bounding sphere covers.
     Returns depth and index as `nearest` does, each (B, height * samples * width * samples).
     """
     batch, count = solid.x.shape
@@ -65,7 +65,7 @@ def nearest_of_camera(
     x, y, z = (forward[k] + right[k] * across - up[k] * down for k in range(3))
     eye = camera[owner]
     enter, leave = interval(solid.take(pairs), _vector(eye), (x, y, z))
-    # Rounding costs more than meeting: ask it only where there is something to round.
+    # Rounding costs more than intersection, so it is computed for hits only.
     met = torch.nonzero((enter < leave) & (enter > _START)).squeeze(-1)
     enter, inside = round_edges(
         solid.take(pairs[met]), _vector(eye[met]), (x[met], y[met], z[met]), enter[met]
@@ -89,9 +89,9 @@ def _vector(value: Tensor) -> Vector:
 def _covered(
     solid: Solids, camera: Tensor, height: int, width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All pairs of an object and a grid point it may cover, as three lists of one length.
+    """All pairs of an object and a grid point that it may cover, as three tensors of one length.
 
-    The object's index into the flattened (B, O), the grid's row and its column.
+    They are the index of the object in the flattened (B, O), the row and the column of the grid.
     """
     focal = words.FOCAL * max(height, width)
     offset = torch.stack([solid.x, solid.y, solid.z], dim=-1) - camera[:, None]
@@ -112,7 +112,7 @@ def _covered(
 def _extent(
     side: Tensor, depth: Tensor, bound: Tensor, focal: float, size: int
 ) -> tuple[Tensor, Tensor]:
-    """First and past-last grid line a sphere's picture can reach along one axis, (B, O) int64."""
+    """The range of grid lines that the image of a sphere can cover along one axis, (B, O) int64."""
     # The tangents from the pinhole to the circle in the plane of this axis and the depth.
     room = (depth * depth - bound * bound).clamp(min=1e-6)
     swing = bound * torch.sqrt((side * side + room).clamp(min=0.0))
@@ -123,11 +123,11 @@ def _extent(
 
 
 def visible(solid: Solids, point: Vector, samples: Vector, own: Tensor) -> Tensor:
-    """The share of each light's samples that each point sees, asked of every object.
+    """The share of the samples of each light that each point sees, tested against every object.
 
     `point` is (B, N), `samples` are positions on the lights (B, L, S, N), `own` (B, N) is the
-    object a point lies on (-1 for the ground), which never shades itself: it is convex, and
-    what faces away is dark anyway. Returns (B, L, N).
+    object of a point (-1 for the ground). An object does not shade itself, because it is convex and
+    surfaces that face away are dark. Returns (B, L, N).
     """
     px, py, pz = (part[:, None, None, None] for part in point)
     way = tuple(part[:, :, :, None] for part in samples)
@@ -147,11 +147,11 @@ def visible_sparse(
     place: tuple[Tensor, Tensor],
     own: Tensor,
 ) -> Tensor:
-    """`visible`, asking only objects that come near the way from a point to a light.
+    """`visible`, tested only against objects near the segment from a point to a light.
 
-    `facing` is the points' normal and `place` the samples' places on the lights, (S, N) each.
-    Points that face away from a light get some answer or other: nothing depends on it. The
-    batch must be a single scene. Returns (1, L, N).
+    `facing` is the normal of the points and `place` the positions of the samples on the lights,
+    (S, N) each. The result is arbitrary for points that face away from a light, where it has no
+    effect. The batch must be a single scene. Returns (1, L, N).
     """
     px, py, pz = (part[0] for part in point)
     free = torch.ones(lamp.power[0].shape[1], *place[0].shape, device=px.device, dtype=px.dtype)
@@ -165,7 +165,7 @@ def visible_sparse(
         lit = wx * facing[0][0] + wy * facing[1][0] + wz * facing[2][0] > 0.0
         length = wx * wx + wy * wy + wz * wz
         inverse = 1.0 / length
-        # No sample is further from the light's middle than half its diagonal.
+        # All samples are within half the diagonal of the centre of the light.
         edges = [part[0, light] ** 2 for part in (*lamp.across, *lamp.up)]
         spread = 0.5 * torch.stack(edges).sum().sqrt()
         for index, (ox, oy, oz), square in zip(present, offsets, squares, strict=True):

@@ -1,4 +1,4 @@
-"""The words of a CLEVR scene, and the numbers the CLEVR generator gives them."""
+"""The vocabulary of CLEVR scenes, with the constants of the CLEVR generator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CUBE, SPHERE, CYLINDER = range(3)
 RUBBER, METAL = range(2)
 
 RADIUS = (0.7, 0.35)
-"""Half the extent of an object along each of its axes, by size, in metres."""
+"""Half the extent of an object along each axis, by size, in metres."""
 
 RGB = (
     (87, 87, 87),
@@ -24,28 +24,28 @@ RGB = (
     (41, 208, 208),
     (255, 238, 51),
 )
-"""The generator's colours, 0 to 255. It uses them as linear values, not as sRGB."""
+"""The colours of the generator, 0 to 255. They are linear values, not sRGB."""
 
 MIN_OBJECTS, MAX_OBJECTS = 3, 10
 EXTENT = 3.0
-"""Objects' centres lie in [-3, 3] along x and y."""
+"""The centres of objects are in [-3, 3] along x and y."""
 MIN_DISTANCE = 0.25
-"""The least gap between two objects' bounding circles."""
+"""The minimum gap between the bounding circles of two objects."""
 MARGIN = 0.4
-"""The least distance of two centres along each of the four directions of the ground."""
+"""The minimum distance of two centres along each of the four directions of the ground."""
 MIN_PIXELS, REFERENCE_SIZE = 200, (240, 320)
-"""An object shows at least so many pixels in an image of this (height, width)."""
+"""The minimum number of visible pixels of an object, in an image of this (height, width)."""
 MAX_RETRIES = 50
-"""Positions tried for one object before the whole scene is placed anew."""
+"""Positions tried for one object before all objects are drawn again."""
 RELATION_MARGIN = 0.2
-"""How much further along a direction an object must lie to be called left, behind ..."""
+"""The minimum distance along a direction for a relation such as left or behind."""
 
 CAMERA = (7.48113, -6.50764, 5.34367)
 CAMERA_TARGET = (0.0322, -0.0281, 0.0230)
-"""What the camera looks at; fitted to coordinates and pixels of scenes the generator made."""
+"""The target of the camera, fitted to coordinates and pixels of generated scenes."""
 CAMERA_JITTER = 0.5
 FOCAL = 35.0 / 32.0
-"""Focal length over the width of the sensor, which spans the longer side of the image."""
+"""Focal length relative to the sensor width, which spans the longer side of the image."""
 
 LIGHTS = ("key", "fill", "back")
 LIGHT_POSITIONS = (
