@@ -180,7 +180,6 @@ def _read(
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """Names and squares of the readable images; errors of the others go to `broken`."""
     names, squares = [], []
-    config = tokenizer.config
     for path in paths:
         try:
             squares.append(read_square(path, tokenizer.config.image_size, tokenizer.config.fit))
