@@ -18,8 +18,8 @@ from rich.table import Table
 
 import strop
 from common import device, machine, save
+from strop.analysis.evaluate import evaluate
 from strop.data import pack_dataset
-from strop.evaluation.suites import evaluate
 
 BARS = {"cuda": 180, "cpu": 900}
 """Target seconds on one H200, and on two CPU cores with the bundled teacher."""

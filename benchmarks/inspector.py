@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import machine, save
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 
 WARM_UP = 10.0
 IMAGES_EACH = 3

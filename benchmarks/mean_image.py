@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 
 from common import device, save
+from strop.analysis.pixels import ssim_of_mean
+from strop.data.loader import image_batches
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
-from strop.evaluation.pixels import ssim_of_mean
 
 SETS = {
     "scenes": ("scenes:?n=2000&seed=2000&size=128", 128),

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import device, machine, save, seconds
-from strop.data.scenes import Quality, render, sample_scenes, truth
+from strop.scenes import Quality, render, sample_scenes, truth
 
 VARIANTS = {
     "whole": Quality(),

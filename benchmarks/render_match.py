@@ -23,10 +23,10 @@ from rich.table import Table
 from torch import Tensor
 
 from common import save
-from strop.data.scenes import Quality, Scenes, read_scenes, render, sample_scenes, truth
-from strop.data.scenes import vocabulary as words
-from strop.data.scenes.render import camera_rays, radiance, world
 from strop.files import atomic_path, write_text
+from strop.scenes import Quality, Scenes, read_scenes, render, sample_scenes, truth
+from strop.scenes import vocabulary as words
+from strop.scenes.render import camera_rays, radiance, world
 
 SIZE = (240, 320)
 COARSE = (60, 80)

@@ -14,8 +14,9 @@ from rich.console import Console
 
 import strop
 from common import RESULTS, machine
+from strop.analysis.findings import FORMAT
+from strop.analysis.frame import run_study
 from strop.files import atomic_path, read_json, write_json
-from strop.structure.study import FORMAT, run_study
 
 PICTURES = RESULTS.parents[1] / "docs" / "images" / "structure"
 WIDEST = 1300  # pixels

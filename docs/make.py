@@ -17,15 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.alignment import HEADLINE
+from strop.analysis.findings import Table
+from strop.analysis.frame import find_analysis
+from strop.analysis.metric_info import METRICS
+from strop.analysis.page import Picture, Points, Text, to_markdown
+from strop.analysis.probes.protocol import PROTOCOLS
+from strop.analysis.registry import STUDIES
+from strop.analysis.report import read_runs, report_blocks
 from strop.config import flatten, to_dict
-from strop.evaluation.alignment import HEADLINE
-from strop.evaluation.measures import MEASURES
-from strop.evaluation.page import Picture, Points, Table, Text, to_markdown
-from strop.evaluation.probes.protocol import PROTOCOLS
-from strop.evaluation.report import report_blocks
-from strop.evaluation.runs import read_runs
 from strop.files import write_text
-from strop.structure.study import STUDIES, find_study
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -253,7 +254,7 @@ def measures() -> str:
     """Every figure of evaluation, by name."""
     rows = [
         [f"`{name}`", measure.unit, measure.better, measure.definition]
-        for name, measure in MEASURES.items()
+        for name, measure in METRICS.items()
     ]
     return table(["figure", "unit", "better", "definition"], rows)
 
@@ -324,9 +325,11 @@ def study_options() -> str:
     """Every option of every study, with its default, from the docstrings."""
     rows = []
     for name in STUDIES:
-        kind = find_study(name).options
-        told = re.findall(r"^ {4}(\w[\w, ]*?)  +(\S.*(?:\n {6,}\S.*)*)", kind.__doc__, re.M)
-        texts = {each: text for names, text in told for each in names.split(", ")}
+        kind = find_analysis(name).options
+        texts: dict[str, str] = {}
+        for base in reversed(kind.__mro__[:-1]):  # options may be inherited
+            found = re.findall(r"^ {4}(\w+)  +(\S.*(?:\n {6,}\S.*)*)", base.__doc__, re.M)
+            texts |= dict(found)
         for option in fields(kind):
             text = re.sub(r"\s+", " ", texts.get(option.name, "")).replace("<", "&lt;")
             shown = f"`--{option.name.replace('_', '-')}`"

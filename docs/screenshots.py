@@ -1,4 +1,4 @@
-"""Takes the pictures of `inspector.md`: `python docs/screenshots.py [MODEL]`. Needs Chromium."""
+"""Take the screenshots in `inspector.md`: `python docs/screenshots.py [MODEL]`. Needs Chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 @contextmanager
 def inspector(model: str) -> Iterator[str]:
-    """The address of `strop inspect` in a process of its own."""
+    """Run `strop inspect` in a process; the value is its address."""
     command = [sys.executable, "-m", "strop", "inspect", model, "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -32,7 +32,7 @@ def inspector(model: str) -> Iterator[str]:
 
 
 def visit(browser: Browser, address: str, scheme: str, size: dict[str, int]) -> Page:
-    """The page with a scene on it and everything asked for."""
+    """Open the page with a scene, and wait for all results."""
     page = browser.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
     page.goto(address + SCENE, timeout=60_000)
     settled(page)
@@ -40,16 +40,16 @@ def visit(browser: Browser, address: str, scheme: str, size: dict[str, int]) -> 
 
 
 def settled(page: Page) -> None:
-    """Wait until the curve is drawn and every active code says what it holds up."""
+    """Wait until the curve and the erasure maps have arrived."""
     page.locator("#curve polyline").first.wait_for(state="attached", timeout=60_000)
     page.wait_for_function(
         "() => [...document.querySelectorAll('#chips .chip:not(.cut):not(.erased)')]"
-        ".every((chip) => chip.ariaLabel.includes('holds up'))"
+        ".every((chip) => chip.ariaLabel.includes('effect'))"
     )
 
 
 def most_used(page: Page, address: str) -> int:
-    """The position of the active code that the gallery holds most often."""
+    """The position of the active code that is most frequent in the gallery."""
     codes = page.locator("#chips .chip:not(.cut)").all_text_contents()
     pages = [page.request.get(f"{address}api/codes/{code}").json() for code in codes]
     while pages[0]["encoded"] < pages[0]["total"]:

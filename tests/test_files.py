@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
 
 import numpy as np
 import pytest
 
 from strop.errors import FormatError
-from strop.files import atomic_path, check_format, read_json, write_json, write_text
+from strop.files import _sweep, atomic_path, check_format, read_json, write_json, write_text
 
 
 def test_a_write_replaces_the_old_file(tmp_path):
@@ -43,6 +45,23 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
         assert path.read_text() == "old"
         assert temporary.suffix == ".txt"
     assert path.read_text() == "new"
+
+
+def test_the_temporary_of_a_killed_writer_is_removed_by_the_next(tmp_path):
+    """The folder of a writer that still runs is left alone."""
+    if (child := os.fork()) == 0:
+        with atomic_path(tmp_path / "a.txt") as temporary:
+            temporary.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert [each.name[:11] for each in tmp_path.iterdir()] == [".strop-tmp-"]
+    _sweep.cache_clear()
+    with atomic_path(tmp_path / "b.txt") as temporary:
+        assert [each.name for each in tmp_path.iterdir()] == [temporary.parent.name]
+        _sweep.cache_clear()
+        write_text(tmp_path / "c.txt", "c")
+        temporary.write_text("b")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "c.txt"]
 
 
 def test_files_get_the_usual_permissions(tmp_path):

@@ -1,13 +1,17 @@
-"""Images as people have them: every mode right, every broken one refused with a word on why."""
+"""Reading and resizing of images: every mode, every broken input, limits, fits."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import random
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +21,17 @@ from torch import Tensor
 
 import strop.images
 from strop.errors import ImageError
-from strop.images import fit_square, read_image, save_image, tensor_to_bytes, to_tensor
+from strop.images import (
+    PAD_COLOUR,
+    content_box,
+    fit_square,
+    interpolate,
+    read_image,
+    read_square,
+    save_image,
+    tensor_to_bytes,
+    to_tensor,
+)
 
 
 def picture(height: int = 12, width: int = 20, channels: int = 3) -> np.ndarray:
@@ -199,13 +213,13 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(monkeypatch):
     content = encoded(Image.new("1", (14_000, 14_000)))
     assert len(content) < 200_000
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
-    with pytest.raises(ImageError, match=r"too large|limit of 100,000,000. Resize"):
+    with pytest.raises(ImageError, match=r"too large|limit of 100,000,000 pixels .*Resize"):
         read_image(content)
 
 
 def test_an_image_over_our_limit_and_under_pillows_is_refused(monkeypatch):
     monkeypatch.setattr(strop.images, "MAX_PIXELS", 100)
-    with pytest.raises(ImageError, match=r"12 x 10 pixels, more than the limit of 100. Resize"):
+    with pytest.raises(ImageError, match=r"12 x 10 pixels, more .* of 100 pixels .*Resize"):
         read_image(encoded(Image.new("RGB", (12, 10))))
 
 
@@ -239,10 +253,162 @@ def test_whatever_a_decoder_raises_becomes_an_image_error(kind, monkeypatch):
     def fail(image):
         raise kind("inside")
 
-    monkeypatch.setattr(ImageOps, "exif_transpose", fail)
+    monkeypatch.setattr(Image.Image, "getexif", fail)
     for image in (encoded(Image.new("RGB", (8, 8))), Image.new("RGB", (8, 8))):
         with pytest.raises(ImageError, match=r"damaged or cut short .*inside"):
             to_tensor(image)
+
+
+# Limits.
+
+
+@pytest.mark.parametrize("size", [(1, 2_000_000), (65_537, 1)])
+def test_a_side_over_the_limit_is_refused_before_it_is_decoded(size, monkeypatch):
+    content = encoded(Image.new("L", size))
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
+    with pytest.raises(ImageError, match=r"100,000,000 pixels or of 65,536 along a side\. Resize"):
+        read_image(content)
+
+
+def test_formats_that_take_more_memory_have_a_lower_limit(monkeypatch):
+    monkeypatch.setattr(strop.images, "MAX_PIXELS", 1000)
+    webp = encoded(Image.new("RGB", (20, 20)), "WEBP")
+    with pytest.raises(ImageError, match="20 x 20 pixels, more than the limit for WEBP of 333"):
+        read_image(webp)
+    progressive = encoded(Image.new("RGB", (28, 28)), "JPEG", progressive=True)
+    with pytest.raises(ImageError, match="the limit for progressive of 600 pixels"):
+        read_image(progressive)
+    assert read_image(encoded(Image.new("RGB", (28, 28)), "JPEG")).shape == (3, 28, 28)
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "PCX", "TGA", "SGI"])
+def test_other_formats_are_refused_whatever_the_suffix(kind, tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(Image.new("RGB", (8, 8)), kind))
+    with pytest.raises(ImageError, match=r"a\.png is not an image .*JPEG, PNG, WEBP, TIFF, BMP"):
+        read_image(path)
+
+
+def test_postscript_starts_no_other_program(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(encoded(Image.new("RGB", (8, 8)), "EPS"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a program was started"))
+    for source in (tmp_path / "a.png", (tmp_path / "a.png").read_bytes()):
+        with pytest.raises(ImageError, match="not an image"):
+            read_image(source)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
+def test_pipes_devices_and_links_to_them_are_refused_before_they_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to(tmp_path / "pipe.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe.png", tmp_path / "link.png", tmp_path / "zero.png", "/dev/zero"):
+        for read in (read_image, lambda path: read_square(path, 16)):
+            with pytest.raises(ImageError, match=rf"{path} is not a regular file"):
+                read(path)
+
+
+def test_a_huge_sparse_file_is_refused_by_its_size(tmp_path):
+    with (tmp_path / "a.png").open("wb") as file:
+        file.write(encoded(Image.new("RGB", (8, 8))))
+        file.truncate(20 * 2**30)
+    with pytest.raises(ImageError, match=r"21,474,836,480 bytes, more than the limit"):
+        read_image(tmp_path / "a.png")
+
+
+def test_a_path_with_a_nul_is_refused():
+    with pytest.raises(ImageError, match="Cannot read"):
+        read_image("a\0b.png")
+
+
+MEASURE = """
+import os, resource, sys, warnings
+import numpy as np
+from PIL import Image, ImageOps
+from strop.images import formats, read_square
+formats()
+read_square(Image.new("RGB", (1100, 1100)), 64)
+for path in sys.argv[1:]:
+    if os.fork() == 0:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        read_square(path, 64)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        print(path, grown * 1024, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in other units elsewhere")
+def test_reading_takes_at_most_six_bytes_a_pixel(tmp_path):
+    side = 2400
+    row = np.linspace(0, 255, side, dtype=np.uint8)
+    grey = np.broadcast_to(row, (side, side))
+    colour = Image.fromarray(np.stack([grey] * 3, axis=-1))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.fromarray(grey.astype(np.float32) / 255).save(tmp_path / "float.tif")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16bit.png", compress_level=1)
+    colour.convert("RGBA").save(tmp_path / "rgba.png", compress_level=1)
+    colour.save(tmp_path / "turned.jpg", exif=turned)
+    colour.quantize(8).save(tmp_path / "palette.png", transparency=3)
+    colour.resize((side // 2, side // 2)).save(tmp_path / "a.webp", method=0)
+    Image.new("L", (1, 60_000)).save(tmp_path / "thin.png")
+    Image.new("L", (60_000, 1)).save(tmp_path / "flat.png")
+    paths = sorted(map(str, tmp_path.iterdir()))
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, *paths],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    taken = {Path(line.split()[0]).name: int(line.split()[1]) for line in run.stdout.splitlines()}
+    assert len(taken) == len(paths)
+    fixed = 16 * 2**20  # strips and the square, whatever the size of the image
+    assert taken.pop("a.webp") < 18 * (side // 2) ** 2 + fixed
+    assert taken.pop("thin.png") < fixed
+    assert taken.pop("flat.png") < fixed
+    assert {name: size for name, size in taken.items() if size > 6 * side**2 + fixed} == {}
+
+
+@pytest.mark.parametrize(("height", "width"), [(1300, 1700), (2600, 900), (900, 2600), (70, 90)])
+@pytest.mark.parametrize("fit", ["squash", "crop", "pad"])
+def test_large_images_are_resized_in_strips_with_the_same_result(height, width, fit):
+    array = picture(height, width)
+    expected = as_tensor(array)
+    if fit == "crop":
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        expected = expected[:, top : top + side, left : left + side]
+    left, top, right, bottom = content_box(width, height, 96, fit)
+    expected = interpolate(expected.float(), bottom - top, right - left)
+    expected = expected.round().clamp(0, 255).to(torch.uint8)
+    for square in (
+        read_square(encoded(Image.fromarray(array), compress_level=1), 96, fit),
+        read_square(Image.fromarray(array), 96, fit),
+        read_square(array, 96, fit),
+        fit_square(as_tensor(array)[None], 96, fit)[0],
+    ):
+        assert torch.equal(square[:, top:bottom, left:right], expected)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("height", "width"), [(1200, 1000), (7, 5)])
+def test_strips_follow_the_orientation_tag(orientation, height, width):
+    array = picture(height, width)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(Image.fromarray(array), exif=exif, compress_level=1)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    assert torch.equal(read_image(content), as_tensor(np.array(upright)))
+    assert torch.equal(read_square(content, 64), fit_square(as_tensor(np.array(upright)), 64))
+
+
+def test_one_column_is_resized_right():
+    column = torch.rand(3, 200, 1)
+    expected = interpolate(column.expand(-1, -1, 2), 64, 2)[..., :1]
+    assert torch.equal(interpolate(column, 64, 1), expected)
 
 
 # Tensors and arrays.
@@ -309,7 +475,7 @@ def test_floats_are_rounded_and_a_hair_outside_is_let_in():
 
 def test_the_right_size_is_left_alone():
     image = as_tensor(picture(16, 16))
-    for fit in ("squash", "crop"):
+    for fit in ("squash", "crop", "pad"):
         assert torch.equal(fit_square(image, 16, fit), image)
 
 
@@ -331,6 +497,28 @@ def test_any_shape_becomes_a_square_of_bytes(shape, fit):
     assert square.shape == (2, 3, 32, 32)
     assert square.dtype == torch.uint8
     assert square.unique().tolist() == [77]
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "box"),
+    [
+        (48, 32, (0, 5, 32, 26)),
+        (32, 48, (5, 0, 26, 32)),
+        (20, 20, (0, 0, 32, 32)),
+        (1000, 1, (0, 15, 32, 16)),
+    ],
+)
+def test_pad_centres_the_picture_in_the_mean_colour(width, height, box):
+    assert content_box(width, height, 32, "pad") == box
+    for fit in ("squash", "crop"):
+        assert content_box(width, height, 32, fit) == (0, 0, 32, 32)
+    square = fit_square(torch.full((2, 3, height, width), 9, dtype=torch.uint8), 32, "pad")
+    assert square.shape == (2, 3, 32, 32)
+    inside = torch.zeros(32, 32, dtype=torch.bool)
+    inside[box[1] : box[3], box[0] : box[2]] = True
+    assert square[..., inside].unique().tolist() == [9]
+    padding = square[..., ~inside]
+    assert torch.equal(padding, torch.tensor(PAD_COLOUR)[:, None].expand_as(padding))
 
 
 def test_shrinking_is_antialiased():

@@ -80,7 +80,7 @@ def check_edit(program: Program, edit, model) -> None:
             program.names,
         )
     else:
-        with pytest.raises(ProgramError, match="last remaining token"):
+        with pytest.raises(ProgramError, match="remove the last token"):
             edit(program)
     assert to_rows(program) == before, "an edit changes nothing but its result"
 
@@ -309,9 +309,9 @@ def plain(codes=((1, 2, 3), (4, 5, 6)), lengths=(3, 2), size=10, **more) -> Prog
             lambda: Program.cat([plain(), plain(codes=((1, 2),), lengths=(1,))]),
             r"differ in capacity: 3 and 2",
         ),
-        (lambda: plain(lengths=(1, 1)).erase(0), r"last remaining token"),
-        (lambda: plain(lengths=(1, 2)).delete(0), r"last remaining token"),
-        (lambda: plain(lengths=(2, 2)).erase(0).truncate(1), r"last remaining token"),
+        (lambda: plain(lengths=(1, 1)).erase(0), r"remove the last token"),
+        (lambda: plain(lengths=(1, 2)).delete(0), r"remove the last token"),
+        (lambda: plain(lengths=(2, 2)).erase(0).truncate(1), r"remove the last token"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, message):

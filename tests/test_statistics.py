@@ -3,14 +3,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
+import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from strop.statistics import (
+    auc,
     bootstrap,
     cohens_d,
+    cramers_v,
+    entropy,
+    gini,
+    mean_interval,
+    mutual_information,
+    null_p,
+    paired_test,
     pearson,
     permutation_p,
+    purity,
     ranks,
     sign_flip_p,
     spearman,
@@ -93,3 +104,63 @@ def test_effect_size_is_the_t_statistic_over_the_root_of_n():
     t = scipy.stats.ttest_1samp(found, 0).statistic
     assert cohens_d(found) == pytest.approx(t / 5)
     assert np.isnan(cohens_d([0.2, 0.2]))
+
+
+def test_means_of_rows_leave_out_what_is_not_finite():
+    nan = np.nan
+    assert mean_interval([1.0, nan, 3.0], draws=50).value == 2
+    assert mean_interval([[1.0, nan], [nan, nan], [4.0, 6.0]], draws=50).value == 3
+    assert mean_interval([2.0, 2.0], draws=50) == (2, 2, 2)
+    assert np.isnan(mean_interval([nan, nan])).all()
+    assert np.isnan(mean_interval([])).all()
+
+
+def test_the_observed_value_is_one_of_the_draws_under_the_null():
+    assert null_p(1.0, np.zeros(9)) == pytest.approx(0.1)
+    assert null_p(1.0, [0.0, 1.0, 1.0 - 1e-14]) == pytest.approx(0.75)
+
+
+def test_a_paired_test_is_that_of_the_differences():
+    first, second = np.array([3.0, 4, 6]), np.array([1.0, 3, 3])
+    found = paired_test(first, second, draws=200, seed=3)
+    assert found["d"] == cohens_d(first - second)
+    assert found["p"] == sign_flip_p(first - second, draws=200, seed=3)
+    assert np.isnan(list(paired_test([], []).values())).all()
+
+
+@given(arrays(np.int64, (4, 5), elements=st.integers(1, 30)))
+def test_statistics_of_tables_are_scipys_and_sklearns(table):
+    assert entropy(table) == pytest.approx(scipy.stats.entropy(table, axis=1))
+    v = scipy.stats.contingency.association(table, method="cramer")
+    assert cramers_v(table) == pytest.approx(v, abs=1e-9)
+    mi = sklearn.metrics.mutual_info_score(None, None, contingency=table)
+    assert mutual_information(table) == pytest.approx(mi, abs=1e-9)
+
+
+def test_entropy_with_empty_cells_is_scipys():
+    counts = [5, 0, 3, 1]
+    assert entropy(counts) == pytest.approx(scipy.stats.entropy(counts))
+    assert entropy([0, 0]) == 0
+
+
+def test_gini_coefficients():
+    assert gini([3, 3, 3, 3]) == pytest.approx(0)
+    assert gini([0, 0, 0, 8]) == pytest.approx(0.75)
+    values = np.array([1.0, 2, 4, 9])
+    expected = np.abs(values[:, None] - values).mean() / (2 * values.mean())
+    assert gini(values) == pytest.approx(expected)
+
+
+def test_association_of_degenerate_tables_is_nan():
+    assert np.isnan(cramers_v([[1, 0], [3, 0]]))
+    assert np.isnan(purity([[0, 0]]))
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))
+def test_auc_is_sklearns(pairs):
+    scores, truth = np.array(pairs, float).T
+    if len(set(truth)) == 2:
+        assert auc(scores, truth) == pytest.approx(sklearn.metrics.roc_auc_score(truth, scores))
+    else:
+        assert np.isnan(auc(scores, truth))

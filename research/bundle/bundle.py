@@ -1,11 +1,12 @@
-"""A trained model made ready to travel: bf16 weights, measured as they will be, and a card.
+"""Pack a trained model: bf16 weights, their metrics, and a model card.
 
-    python recipes/bundle.py runs/scenes/model --name scenes --out src/strop/weights/scenes \
+    python research/bundle/bundle.py runs/scenes/model --name scenes \
+        --out src/strop/weights/scenes \
         --data "scenes:?n=2000&seed=2000&size=128" --fit "scenes:?n=8192&seed=1&size=128" \
         --check "scenes:?n=32&seed=77&size=128" --results benchmarks/results/scenes
 
-Figures in the card come from the run or are measured here; what the data are called, and under what
-terms they are, is given. `--check` is a small set that the test suite measures again.
+Metrics in the card come from the run or are measured here, on the rounded weights. `--check` is a
+small set that the test suite measures again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import torch
 
 import strop
 from measure import fields_of, images_of, measure, object_counts
+from strop.analysis.alignment import HEADLINE, evaluate_model
+from strop.analysis.subject import encode_fields
 from strop.data.spec import open_dataset
-from strop.evaluation.alignment import HEADLINE, evaluate_model
-from strop.evaluation.features import encode_fields
 from strop.files import read_json, write_json
 from strop.model.checkpoint import load_folder, save_folder
 from strop.model.tokenizer import Tokenizer
@@ -30,7 +31,7 @@ from strop.training.fields import data_name
 
 FORMAT = ("bundled", 1)
 CHECKED = (*HEADLINE, "length_mean")
-"""Of every model, on the small set."""
+"""Metrics of every model on the small set."""
 
 
 def main() -> None:
@@ -38,29 +39,36 @@ def main() -> None:
     parser.add_argument("model", help="folder of the trained model")
     parser.add_argument("--name", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--data", required=True, help="what it is measured on")
-    parser.add_argument("--fit", required=True, help="what baselines are fitted on")
-    parser.add_argument("--check", required=True, help="a small set that the tests measure again")
-    parser.add_argument("--also", action="append", default=[], help="other data to report on")
-    parser.add_argument("--trained-on", help="the data's name for the card, instead of its spec")
+    parser.add_argument("--data", required=True, help="spec of data to measure on")
+    parser.add_argument("--fit", required=True, help="spec of data to fit baselines on")
+    parser.add_argument("--check", required=True, help="spec of a small set for the tests")
+    parser.add_argument("--also", action="append", default=[], help="other data to measure on")
+    parser.add_argument("--trained-on", help="name of the training data in the card")
     parser.add_argument("--licence", action="append", default=[], help="of a source, repeatable")
-    parser.add_argument("--limit", action="append", default=[], help="a sentence for the card")
-    parser.add_argument("--results", required=True, help="folder for the full figures")
+    parser.add_argument(
+        "--limit", action="append", default=[], help="sentence of the card, repeatable"
+    )
+    parser.add_argument("--results", required=True, help="folder for all metrics")
     arguments = parser.parse_args()
 
-    tokenizer = travelling(arguments.model)
+    tokenizer = rounded(arguments.model)
     path = Path(arguments.results) / "bundled.json"
+<<<<<<< HEAD
     asked = {
         "model": tokenizer.identity.codes,
+=======
+    wanted = {
+        "model": tokenizer.fingerprint,
+>>>>>>> research
         "data": data_name(arguments.data),
         "fit": data_name(arguments.fit),
         "specs": [data_name(spec) for spec in (arguments.check, *arguments.also)],
     }
     results = read_json(path, *FORMAT) if path.is_file() else {}
-    if {key: results.get(key) for key in asked} != asked:  # else only the card is made anew
+    if {key: results.get(key) for key in wanted} != wanted:  # else only the card is written again
         fitted = fields_of(tokenizer, images_of(tokenizer, arguments.fit))
         results = {
-            **asked,
+            **wanted,
             "measured": measure(tokenizer, arguments.data, fitted),
             "check": {"data": data_name(arguments.check), **check(tokenizer, arguments.check)},
             "also": {data_name(spec): measure(tokenizer, spec, fitted) for spec in arguments.also},
@@ -73,12 +81,12 @@ def main() -> None:
     about["licences"] = "; ".join(arguments.licence)
     about["limits"] = " ".join(arguments.limit)
     about["measured on"] = data_name(arguments.data)
-    about["metrics"] = told(results)
+    about["metrics"] = card_metrics(results)
     save_folder(tokenizer, arguments.out, torch.bfloat16)
 
 
-def travelling(folder: str) -> Tokenizer:
-    """The model with its weights rounded as they are stored, on the GPU if there is one."""
+def rounded(folder: str) -> Tokenizer:
+    """The model with its weights rounded to bf16, on the GPU if there is one."""
     with tempfile.TemporaryDirectory() as scratch:
         save_folder(load_folder(folder), scratch, torch.bfloat16)
         tokenizer = strop.load(scratch)
@@ -87,7 +95,7 @@ def travelling(folder: str) -> Tokenizer:
 
 
 def check(tokenizer: Tokenizer, spec: str) -> dict[str, float]:
-    """The headline figures on a small set, its mean length and, for scenes, Pearson's r."""
+    """Headline metrics on a small set, mean length and, for scenes, Pearson's r."""
     fields = fields_of(tokenizer, images_of(tokenizer, spec))
     lengths = encode_fields(tokenizer, fields).lengths.cpu().numpy()
     values = evaluate_model(tokenizer, fields)["values"]
@@ -97,8 +105,8 @@ def check(tokenizer: Tokenizer, spec: str) -> dict[str, float]:
     return found
 
 
-def told(results: dict[str, Any]) -> dict[str, float | str]:
-    """The figures for the card, by the names they have there."""
+def card_metrics(results: dict[str, Any]) -> dict[str, float | str]:
+    """The metrics in the card, by name."""
     found = results["measured"]
     values = found["values"]
     own, whole = found["budgets"]
@@ -122,7 +130,7 @@ def told(results: dict[str, Any]) -> dict[str, float | str]:
 
 
 def _beside(budget: dict[str, Any], where: str) -> dict[str, float]:
-    """What else is there for as many bits, and how far above the best of it the model is."""
+    """Metrics of baselines at equal bits, and the margin over the best of them."""
     scores = {
         f"{score} of {name} {where}": values[score]
         for name, values in budget["baselines"].items()
@@ -133,7 +141,7 @@ def _beside(budget: dict[str, Any], where: str) -> dict[str, float]:
 
 
 def _complexity(part: dict[str, Any], where: str) -> dict[str, float]:
-    """How lengths follow the number of objects, where objects are known."""
+    """How lengths follow the number of objects, if that is known."""
     if "complexity" not in part:
         return {}
     follows = part["complexity"]

@@ -1,4 +1,4 @@
-"""What the recipes measure of a model: alignment, lengths, preview, complexity."""
+"""Measure a model: alignment, lengths, preview, and length against complexity."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from strop.analysis.alignment import align
+from strop.analysis.rate import compare_lengths, curves_of
+from strop.analysis.subject import encode_fields
+from strop.data import ScenesDataset
+from strop.data.loader import image_batches
 from strop.data.record import Dataset
-from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
-from strop.data.stream import image_batches
-from strop.evaluation.alignment import align
-from strop.evaluation.features import encode_fields
-from strop.evaluation.rate import compare_lengths, curves_of
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import bootstrap, pearson, spearman
 from strop.training.decoder import measure_decoder
 
 FEW, MANY = 3, 10
-"""Objects in the emptiest and in the fullest scenes."""
+"""Objects in the emptiest and the fullest scenes."""
 
 RATED, SHOWN = 512, 256
-"""Images whose every prefix is interpreted, and images whose preview is compared."""
+"""Images interpreted at every length, and images whose preview is compared."""
 
 
 def measure(tokenizer: Tokenizer, spec: str, fitted: Tensor) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def measure(tokenizer: Tokenizer, spec: str, fitted: Tensor) -> dict[str, Any]:
 
 
 def images_of(tokenizer: Tokenizer, spec: str) -> Tensor:
-    """(n, 3, H, H) uint8 on the CPU, as the model gets them."""
+    """(n, 3, H, H) uint8 on the CPU, at the model's size."""
     batches = image_batches(
         open_dataset(spec),
         size=tokenizer.config.image_size,
@@ -64,7 +64,7 @@ def fields_of(tokenizer: Tokenizer, images: Tensor) -> Tensor:
 
 
 def object_counts(dataset: Dataset) -> np.ndarray | None:
-    """(n,) objects in each scene; None if the data are no scenes."""
+    """(n,) number of objects per scene; None for other data."""
     if isinstance(dataset, ScenesDataset):
         return dataset.object_counts().numpy()
     scenes = [dataset[index].scene for index in range(len(dataset))]
@@ -76,7 +76,7 @@ def object_counts(dataset: Dataset) -> np.ndarray | None:
 def length_by_objects(tokenizer: Tokenizer, spec: str) -> dict[str, Any]:
     """How the lengths of a dataset of scenes follow the number of objects."""
     objects = object_counts(open_dataset(spec))
-    assert objects is not None, "The data are no scenes."
+    assert objects is not None, "The data have no scenes."
     fields = fields_of(tokenizer, images_of(tokenizer, spec))
     return complexity(encode_fields(tokenizer, fields).lengths.cpu().numpy(), objects)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import tables
 from rows import HELD_OUT, Row, beside_trials, choosing, most_used_teacher, rated, read_rows
-from strop.evaluation.page import Block, Heading, Picture, Points, Table, Text, to_markdown
+from strop.analysis.page import Block, Heading, Picture, Points, Table, Text, to_markdown
 from strop.figures import PALETTE, new_figure, plain_axes, save_figure
 from strop.files import PathLike, read_json, write_json, write_text
 

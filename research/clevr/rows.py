@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.evaluate import Result as Part
+from strop.analysis.paper import variants
+from strop.analysis.report import each_once, read_run
 from strop.config import from_dict
 from strop.curriculum import scaled
 from strop.data.spec import parse_spec
 from strop.errors import DataError
-from strop.evaluation.paper import variants
-from strop.evaluation.parts import Part
-from strop.evaluation.runs import each_once, read_run
 from strop.files import PathLike, read_json
 from strop.training.callbacks import read_metrics
 from strop.training.preset import Preset

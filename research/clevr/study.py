@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from strop.analysis.suites import evaluate
 
 from rows import FACTS
 from strop.cli.console import err
 from strop.data.spec import open_dataset
 from strop.device import describe_machine
-from strop.evaluation.suites import evaluate
 from strop.files import read_json, write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, TrainingRun
 from strop.training.decoder import train_decoder

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from rows import DATA, HELD_OUT, Row, choosing, measured_on, rated
+from strop.analysis.evaluate import Result as Part
+from strop.analysis.findings import Table
+from strop.analysis.metric_info import METRICS
+from strop.analysis.page import Block, Points, Text
+from strop.analysis.paper import cells as paper_cells
 from strop.config import flatten, to_dict
-from strop.data.scenes import ScenesDataset
+from strop.data.rendered import ScenesDataset
 from strop.data.spec import open_dataset
-from strop.evaluation.measures import MEASURES
-from strop.evaluation.page import Block, Points, Table, Text
-from strop.evaluation.paper import cells as paper_cells
-from strop.evaluation.parts import Part
 from strop.statistics import pearson
 from strop.training.preset import Preset, load_preset
 
@@ -53,7 +54,7 @@ def settings(rows: Sequence[Row]) -> Iterator[Block]:
         for key, value in flatten(to_dict(first.plan)).items()
         if key in paper and paper[key] != value and key.split(".")[-1] not in LOGISTICS
     ]
-    yield Table([f"setting of `{first.name}`", "the paper's preset", "here"], differs)
+    yield Table("", [f"setting of `{first.name}`", "the paper's preset", "here"], differs)
 
 
 def beside_the_paper(rows: Sequence[Row]) -> Iterator[Block]:
@@ -66,7 +67,9 @@ def beside_the_paper(rows: Sequence[Row]) -> Iterator[Block]:
         known = [found for row in some for found in (row.values(kind), _paper(row))]
         shown = [name for name in COLUMNS if any(name in found for found in known)]
         yield Text(f"On {_images(some, kind)} {label}:")
-        yield Table(["", *(MEASURES[name].heading for name in shown)], _beside(some, kind, shown))
+        yield Table(
+            "", ["", *(METRICS[name].heading for name in shown)], _beside(some, kind, shown)
+        )
         yield from _without_bits(some, kind)
         yield from _seeds(some, kind, shown)
         yield from _cost_of_lengths(some, kind)
@@ -81,7 +84,7 @@ def _beside(rows: list[Row], kind: str, shown: list[str]) -> list[list[str]]:
     """The rows of each preset, followed by the paper's."""
 
     def line(name: str, values: Mapping[str, float | None]) -> list[str]:
-        return [name, *(MEASURES[each].format(values.get(each)) for each in shown)]
+        return [name, *(METRICS[each].format(values.get(each)) for each in shown)]
 
     lines = []
     for preset in dict.fromkeys(row.facts["preset"] for row in rows):
@@ -114,7 +117,7 @@ def _seeds(rows: list[Row], kind: str, shown: list[str]) -> Iterator[Block]:
         same = list(group)
         if len(same) > 1:
             apart = [
-                f"{MEASURES[name].title} {MEASURES[name].format(max(found) - min(found))}"
+                f"{METRICS[name].title} {METRICS[name].format(max(found) - min(found))}"
                 for name in shown
                 if len(found := _numbers(row.values(kind).get(name) for row in same)) > 1
             ]
@@ -148,7 +151,7 @@ def cost(rows: Sequence[Row]) -> Iterator[Block]:
     machines = " or ".join(dict.fromkeys(row.facts["machine"] for row in rows))
     yield Text(f"Training on one {machines}; the paper's hours are on one H100:")
     header = ["", "minutes", "img/s", "images seen", "the paper's images", "the paper's hours"]
-    yield Table(header, [_cost(row) for row in rows])
+    yield Table("", header, [_cost(row) for row in rows])
 
 
 def _cost(row: Row) -> list[str]:
@@ -158,7 +161,7 @@ def _cost(row: Row) -> list[str]:
         f"{facts['minutes']:.1f}",
         f"{facts['images_per_second']:,.0f}",
         *(f"{seen / 1e6:.1f} M" for seen in (facts["images_seen"], paper.steps * paper.batch)),
-        MEASURES["training_hours"].format(_paper(row).get("training_hours")),
+        METRICS["training_hours"].format(_paper(row).get("training_hours")),
     ]
 
 
@@ -194,16 +197,16 @@ def lengths(rows: Sequence[Row]) -> Iterator[Block]:
             )
             if "objects_correlation" in (paper := _paper(row)):
                 correlation = (
-                    f"≈ {MEASURES['objects_correlation'].format(paper['objects_correlation'])}"
+                    f"≈ {METRICS['objects_correlation'].format(paper['objects_correlation'])}"
                 )
                 blank = ["–"] * (len(counts) + 1)
                 body.append(["the paper's", correlation, "–", _range(paper), *blank])
-        yield Table([*header, "95 % at ten over 5 % at three"], body)
+        yield Table("", [*header, "95 % at ten over 5 % at three"], body)
 
 
 def _range(values: Mapping[str, float | None]) -> str:
     return " to ".join(
-        MEASURES[name].format(values[name]) for name in ("length_least", "length_most")
+        METRICS[name].format(values[name]) for name in ("length_least", "length_most")
     )
 
 
@@ -263,7 +266,7 @@ def over_seeds(rows: Sequence[Row]) -> Iterator[Block]:
 def _table(found: list[dict[str, str]]) -> Table:
     """A table from cells by column name; missing cells are empty."""
     header = list(dict.fromkeys(name for cells in found for name in cells))
-    return Table(header, [[cells.get(name, "–") for name in header] for cells in found])
+    return Table("", header, [[cells.get(name, "–") for name in header] for cells in found])
 
 
 def _over(group: list[Row], rows: list[Row]) -> dict[str, str]:
@@ -314,24 +317,24 @@ def _rated(row: Row, kind: str) -> dict[str, str]:
     """The cells of a row: R² at chosen and forced lengths, and the value of its choice."""
     rate, aligned = row.parts[kind, "rate"], row.values(kind)
     values, curve = rate["values"], rate["curve"]["r2"]
-    r2 = MEASURES["r2"].format
+    r2 = METRICS["r2"].format
     cells = {
         "": f"`{row.name}`",
         "R² at its own lengths": r2(values["r2"]),
         **{f"at {length}": r2(curve[length - 1]) for length in _forced(curve)},
         "K above own": _signed(curve[-1] - values["r2"]),
         **({"K since the handoff": _signed(row.since_handoff)} if kind == HELD_OUT else {}),
-        "mean length": MEASURES["length_mean"].format(values["length_mean"]),
+        "mean length": METRICS["length_mean"].format(values["length_mean"]),
         "Pearson r": _number(row.correlation(kind), 3),
         **_searched(rate),
-        MEASURES["codebook_effective"].heading: MEASURES["codebook_effective"].format(
+        METRICS["codebook_effective"].heading: METRICS["codebook_effective"].format(
             aligned["codebook_effective"]
         ),
-        "regret": MEASURES["regret_r2"].format(values["regret_r2"]),
+        "regret": METRICS["regret_r2"].format(values["regret_r2"]),
         "gain of choosing": _signed(values["regret_r2_fixed"] - values["regret_r2"]),
     }
     if "regret_r2_search" in values:
-        measure = MEASURES["regret_r2_search"]
+        measure = METRICS["regret_r2_search"]
         cells["regret to a search"] = measure.format(values["regret_r2_search"])
         bounds = ", ".join(map(_signed, rate["intervals"]["choice_gain_r2"]))
         cells["gain of choosing"] += f" [{bounds}]"

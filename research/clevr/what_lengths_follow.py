@@ -22,13 +22,14 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from strop.data.scenes import ScenesDataset, truth
+from strop.analysis.complexity import covered, outlines
+from strop.data import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.device import choose_device, describe_machine
 from strop.files import read_json, write_json
 from strop.model.teacher import Teacher, load_teacher
+from strop.scenes.render import truth
 from strop.statistics import bootstrap, pearson
-from strop.structure.complexity import covered, outlines
 
 OUT = Path(__file__).parents[2] / "benchmarks" / "results" / "what_lengths_follow.json"
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.data.loader import checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import checked_images, image_batches
 from strop.device import fits_on, to_device_if_fits
 from strop.errors import TrainingError
 from strop.images import Fit

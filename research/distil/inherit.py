@@ -1,10 +1,9 @@
-"""A student's first weights, read off a larger network of its kind, layer by layer.
+"""Initialise a student from the layers of a larger network by least squares.
 
 The network's residual stream is projected to the student's width along its principal directions.
-Then each layer of the student in turn is fitted by least squares to do to its own stream what the
-network's layer does to the network's, with the heads and the neurons that matter most there. What
-is added to the stream aims at the network's stream and so mends what the layers before missed.
-Nothing is trained: a distillation then starts from much of what the network knows.
+Each layer of the student in turn is fitted to reproduce the projected stream after the network's
+layer, with the heads and neurons that have the largest effect. Since the target is the stream
+itself, each fit also corrects the errors of the layers before it. No gradient steps are taken.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from strop.model.teacher import Teacher
 from student import Student, Target
 
 _RIDGE = 1e-3
-"""Added to the diagonal of every least-squares problem, as a share of its mean."""
+"""Ridge penalty of every least-squares problem, relative to the mean of its diagonal."""
 
 _SIZE = 8.0
-"""The spread of the student's stream at its start. In a smaller one the first steps of the patch
-embedding, whose inputs are much alike, would swamp what is there."""
+"""Standard deviation of the student's initial stream. In a smaller stream, the first steps of the
+patch embedding, whose inputs are similar, would dominate."""
 
-# How families of `transformers` call the parts of a layer.
+# The parts of a layer, by their names in the model families of `transformers`.
 _PARTS = {
     "query": ("q_proj", "query"),
     "key": ("k_proj", "key"),
@@ -58,23 +57,22 @@ def check_inheritance(student: Student, network: Teacher) -> None:
 
 @torch.no_grad()
 def inherit(student: Student, network: Teacher, images: Batches, held_out: Tensor) -> float:
-    """Give the student's backbone the weights that follow the network best.
+    """Set the weights of the student's backbone.
 
-    images    batches (B, 3, H, H) from 0 to 255, all of one size
-    held_out  others, not fitted on
+    images    batches (B, 3, H, H) from 0 to 255, all of one size, to fit on
+    held_out  another batch, to measure on
 
-    Returns the share of the variance of the network's last stream, projected, that the student's
-    has on `held_out`.
+    Returns the explained variance of the network's last stream, projected, on `held_out`.
     """
     check_inheritance(student, network)
     own, source = student.backbone, network.backbone
     streams = _Streams(student, network, [*images, held_out])
     for their, new in zip(_layers(source), _layers(own), strict=True):
-        seen = [_look(their, stream, streams) for stream in streams.theirs]
-        _attend(new, seen, streams)
-        _feed(new, _weights_down(their, streams.project), seen, streams)
-        streams.theirs = [each.stream for each in seen]
-        del seen  # before the next layer's, which is as large
+        activations = [_run_layer(their, stream, streams) for stream in streams.theirs]
+        _attend(new, activations, streams)
+        _feed(new, _weights_down(their, streams.project), activations, streams)
+        streams.theirs = [each.stream for each in activations]
+        del activations  # free memory before the next layer
     wanted = streams.project(streams.kept(streams.theirs[-1]))
     left = (wanted - streams.kept(streams.mine[-1])).square().sum()
     return 1 - (left / (wanted - wanted.mean((0, 1))).square().sum()).item()
@@ -84,30 +82,30 @@ def inherit(student: Student, network: Teacher, images: Batches, held_out: Tenso
 def fit_heads(
     student: Student, targets: Sequence[Target], images: Batches, fields: Iterable[Sequence[Tensor]]
 ) -> None:
-    """Set the student's heads to the best there are for its backbone as it is.
+    """Fit the student's heads to its present backbone.
 
-    fields  for each batch of `images`, those of all networks, (B, S, d)
+    fields  for each batch of `images`, one field (B, S, d) per network
     """
     patches, pooled = [_Fit() for _ in targets], [_Fit() for _ in targets]
-    for view, seen in zip(images, fields, strict=True):
+    for view, activations in zip(images, fields, strict=True):
         token, own = student(view)
-        for number, (target, field) in enumerate(zip(targets, seen, strict=True)):
+        for number, (target, field) in enumerate(zip(targets, activations, strict=True)):
             patches[number].add(own, target.patches(field.float()))
             pooled[number].add(token, target.pooled(field.float()))
     for head, fit in zip(student.patch_heads, patches, strict=True):
         _set(head, *fit.solve())
     for head, fit in zip(student.class_heads, pooled, strict=True):
-        _set(head, *fit.solve(ridge=0.1))  # an image has one such token: there are few
+        _set(head, *fit.solve(ridge=0.1))  # one class token per image: few samples
 
 
 class _Fit:
-    """A linear map from x (..., i) to y (..., o) by least squares, gathered over batches."""
+    """A least-squares linear map from x (..., i) to y (..., o), accumulated over batches."""
 
     def __init__(self) -> None:
         self.squares = self.products = torch.zeros(())
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """Gather a batch."""
+        """Add a batch."""
         x, y = x.float().flatten(0, -2), y.float().flatten(0, -2)
         x = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
         self.squares = self.squares.to(x.device) + (x.T @ x).double()
@@ -119,7 +117,7 @@ class _Fit:
         return found[:, :-1].contiguous(), found[:, -1].contiguous()
 
     def explained(self, inputs: Tensor) -> float:
-        """The sum of squares that some of the inputs, given by index, explain by themselves."""
+        """The sum of squares that a subset of the inputs, given by index, explains."""
         rows = torch.cat([inputs, inputs.new_tensor([len(self.squares) - 1])])
         squares, products = self.squares[rows][:, rows], self.products[rows]
         return (products * _solved(squares, products, _RIDGE)).sum().item()
@@ -134,9 +132,9 @@ def _fitted(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> _Fit:
 
 
 def _solved(squares: Tensor, products: Tensor, ridge: float) -> Tensor:
-    """The coefficients (i + 1, o), the constant's last."""
+    """The coefficients (i + 1, o); the last row is the constant."""
     squares = squares.clone()
-    inner = squares.diagonal()[:-1]  # all but the constant
+    inner = squares.diagonal()[:-1]  # without the constant
     inner += ridge * inner.mean()
     return torch.linalg.solve(squares, products)
 
@@ -145,12 +143,12 @@ Map = Callable[[Tensor], Tensor]
 
 
 class _Streams:
-    """The two residual streams, batch by batch: the last batch is looked at and not fitted on.
+    """The residual streams of both models, batch by batch; the last batch is for measuring only.
 
-    theirs, mine  (B, tokens, width) of the network and of the student, which differ in registers
+    theirs, mine  (B, tokens, width) of the network and of the student; registers may differ
     project       from the network's stream to the student's space
-    at, where     what the layers of each are told of positions
-    turned        whether the network turns queries and keys by positions, as the student does
+    at, where     position arguments of the network's and of the student's layers
+    turned        whether the network has rotary positions, as the student does
     """
 
     def __init__(self, student: Student, network: Teacher, images: Batches) -> None:
@@ -174,13 +172,13 @@ class _Streams:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What one layer of the network makes of a batch, for the class token and the patches.
+class _Activations:
+    """Activations of one layer of the network for a batch: class token and patches.
 
-    query, key, value, heads  (B, T, d): the last is what attention gives before heads are joined
+    query, key, value, heads  (B, T, d); `heads` is the output of attention before its projection
     before, middle, after     (B, T, width): the stream around attention and the MLP, projected
-    hidden                    (B, T, neurons) of the MLP, before their activation
-    stream                    (B, tokens, d): what goes into the next layer
+    hidden                    (B, T, neurons) of the MLP, before the activation
+    stream                    (B, tokens, d): the input of the next layer
     """
 
     query: Tensor
@@ -194,13 +192,13 @@ class _Seen:
     stream: Tensor
 
 
-def _look(layer: nn.Module, stream: Tensor, streams: _Streams) -> _Seen:
-    """Run a layer of the network on a batch, and note what its parts see and give."""
-    parts, seen = _parts(layer), {}
+def _run_layer(layer: nn.Module, stream: Tensor, streams: _Streams) -> _Activations:
+    """Run a layer of the network on a batch and record its activations."""
+    parts, activations = _parts(layer), {}
 
     def note(name: str, *, before: bool) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            seen[name] = streams.kept(inputs[0] if before else output)
+            activations[name] = streams.kept(inputs[0] if before else output)
 
         return hook
 
@@ -213,15 +211,15 @@ def _look(layer: nn.Module, stream: Tensor, streams: _Streams) -> _Seen:
     finally:
         for hook in hooks:
             hook.remove()
-    return _Seen(
-        query=seen["query"],
-        key=seen["key"],
-        value=seen["value"],
-        heads=seen["join"],
+    return _Activations(
+        query=activations["query"],
+        key=activations["key"],
+        value=activations["value"],
+        heads=activations["join"],
         before=streams.project(streams.kept(stream)),
-        middle=streams.project(seen["norm"]),
+        middle=streams.project(activations["norm"]),
         after=streams.project(streams.kept(out)),
-        hidden=seen["up"],
+        hidden=activations["up"],
         stream=out,
     )
 
@@ -229,18 +227,17 @@ def _look(layer: nn.Module, stream: Tensor, streams: _Streams) -> _Seen:
 def _projection(source: Any, stream: Tensor, at: dict[str, Any], width: int) -> Map:
     """From the network's stream to the student's space (..., width).
 
-    Onto the principal directions of what the layers see after their LayerNorms. Those take out
-    the mean over channels; directions are laid so that in the student's space it is 0 as well, and
-    else at random, so that channels are alike: probes that norm each of them would blow up the
-    weakest directions. The scale of a stream is nothing to LayerNorms, so it can be one that an
-    optimizer does not upset.
+    Onto the principal directions of the layers' inputs after their LayerNorms. These remove the
+    mean over channels, so the basis in the student's space has mean 0 too. It is random otherwise,
+    so that channels are alike: probes that normalise channels would amplify weak directions.
+    LayerNorms ignore the scale of a stream, so it is chosen for the optimizer.
     """
     layers, first = _layers(source), stream
     moment = torch.zeros((), device=stream.device)
     for layer in layers:
         moment = moment + _second_moment(stream)
         stream = _out(layer, stream, at)
-    moment = moment + len(layers) / 3 * _second_moment(stream)  # the end is what is read
+    moment = moment + len(layers) / 3 * _second_moment(stream)  # the last stream is the output
     directions = torch.linalg.eigh(moment).eigenvectors[:, 1 - width :].float()
     others = torch.randn(width, width - 1, generator=torch.Generator().manual_seed(0))
     basis = torch.linalg.qr(torch.cat([torch.ones(width, 1), others], dim=1)).Q[:, 1:]
@@ -250,13 +247,13 @@ def _projection(source: Any, stream: Tensor, at: dict[str, Any], width: int) -> 
 
 
 def _second_moment(stream: Tensor) -> Tensor:
-    """Of the channels of a stream (..., d) after a LayerNorm, (d, d)."""
+    """Second moment (d, d) of the channels of a stream (..., d) after a LayerNorm."""
     normed = F.layer_norm(stream, stream.shape[-1:]).flatten(0, -2)
     return (normed.T @ normed).double() / len(normed)
 
 
 def _embed(embeddings: Any, pixels: Batches, wanted: Batches) -> None:
-    """The patch embedding and the class token. Positions are left to attention."""
+    """Fit the patch embedding and the class token, without positions."""
     convolution = embeddings.patch_embeddings
     size = convolution.kernel_size
     weight, bias = _fitted(
@@ -267,44 +264,43 @@ def _embed(embeddings: Any, pixels: Batches, wanted: Batches) -> None:
     embeddings.cls_token.copy_(wanted[0][:1, :1])
 
 
-def _attend(new: Any, seen: Sequence[_Seen], streams: _Streams) -> None:
-    """Fit the attention of a layer, and take the student's streams through it."""
+def _attend(new: Any, activations: Sequence[_Activations], streams: _Streams) -> None:
+    """Fit the attention of a layer and advance the student's streams."""
     parts = _parts(new)
     normed = _normed(new.norm1, streams)
-    mean_key = _fit_queries_keys_values(new, normed, seen, streams)
+    mean_key = _fit_queries_keys_values(new, normed, activations, streams)
     if streams.turned:
         _shift_keys(new.norm1, parts, mean_key)
         normed = [new.norm1(stream) for stream in streams.mine]
     width = parts["join"].in_features
     _set(parts["join"], torch.eye(width), torch.zeros(width))
     joined = [new.attention(stream, position_embeddings=streams.where)[0] for stream in normed]
-    _write(parts["join"], new.layer_scale1, joined, [each.middle for each in seen], streams)
+    _write(parts["join"], new.layer_scale1, joined, [each.middle for each in activations], streams)
 
 
 def _fit_queries_keys_values(
-    new: Any, normed: Batches, seen: Sequence[_Seen], streams: _Streams
+    new: Any, normed: Batches, activations: Sequence[_Activations], streams: _Streams
 ) -> Tensor:
-    """Those of the heads that matter most; the mean key, for which the student has no bias.
+    """Fit queries, keys and values of the best heads; return the mean key.
 
-    Where the network's are not turned by their positions, as the student's are, what matters most
-    is laid where they turn least; and there the mean key is the same for all keys of a query,
-    which is nothing to a softmax.
+    The student has no key bias. If the network has no rotary positions, the strongest channels are
+    placed where the student's rotate least; the mean key is then a constant of the softmax.
     """
     parts, attention = _parts(new), new.attention
     count, width = attention.num_heads, attention.head_dim
-    heads = _best_heads(seen[:-1], count, width)
+    heads = _best_heads(activations[:-1], count, width)
     fitted: dict[str, tuple[Tensor, Tensor]] = {}
-    as_they_are = torch.eye(width, device=normed[0].device)
-    pairs = [(as_they_are, as_they_are)] * count
+    identity = torch.eye(width, device=normed[0].device)
+    pairs = [(identity, identity)] * count
     if not streams.turned:
-        pairs = [_balanced(seen[:-1], head, width) for head in heads]
+        pairs = [_balanced(activations[:-1], head, width) for head in heads]
     for_queries, for_keys = zip(*pairs, strict=True)
     for name, bases in (
         ("query", for_queries),
         ("key", for_keys),
-        ("value", [as_they_are] * count),
+        ("value", [identity] * count),
     ):
-        wanted = (_of_heads(getattr(each, name), heads, bases) for each in seen[:-1])
+        wanted = (_of_heads(getattr(each, name), heads, bases) for each in activations[:-1])
         fitted[name] = _fitted(map(streams.kept, normed[:-1]), wanted).solve()
         _set(parts[name], *fitted[name])
     return fitted["key"][1]
@@ -319,7 +315,7 @@ def _of_heads(x: Tensor, heads: Sequence[int], bases: Sequence[Tensor]) -> Tenso
 
 
 def _shift_keys(norm: Any, parts: dict[str, Any], mean_key: Tensor) -> None:
-    """Have the LayerNorm before attention give keys their mean, and the others make up for it."""
+    """Produce the mean key by the LayerNorm's bias, and compensate in queries and values."""
     weight = parts["key"].weight
     squares = weight @ weight.T
     squares.diagonal().add_(_RIDGE * squares.diagonal().mean())
@@ -329,9 +325,11 @@ def _shift_keys(norm: Any, parts: dict[str, Any], mean_key: Tensor) -> None:
         parts[name].bias.sub_(parts[name].weight @ shift)
 
 
-def _best_heads(seen: Sequence[_Seen], count: int, width: int) -> list[int]:
-    """The heads that together explain most of what attention adds to the stream."""
-    fit = _fitted((each.heads for each in seen), (each.middle - each.before for each in seen))
+def _best_heads(activations: Sequence[_Activations], count: int, width: int) -> list[int]:
+    """The heads that together explain most of the update by attention."""
+    fit = _fitted(
+        (each.heads for each in activations), (each.middle - each.before for each in activations)
+    )
     channels = torch.arange(len(fit.squares) - 1, device=fit.squares.device).view(-1, width)
     return list(
         max(
@@ -341,16 +339,16 @@ def _best_heads(seen: Sequence[_Seen], count: int, width: int) -> list[int]:
     )
 
 
-def _balanced(seen: Sequence[_Seen], head: int, width: int) -> tuple[Tensor, Tensor]:
-    """Matrices (width, width) for a head's queries and keys that leave their products as they are.
+def _balanced(activations: Sequence[_Activations], head: int, width: int) -> tuple[Tensor, Tensor]:
+    """Bases (width, width) for a head's queries and keys that preserve their products.
 
-    In the new basis channels are independent, sorted by how much they move attention, from those
-    that rotary positions turn least to those that they turn most.
+    In the new basis channels are uncorrelated, and sorted: the ones with the largest effect on
+    attention are where rotary positions rotate least.
     """
     channels = slice(head * width, (head + 1) * width)
-    queries = torch.cat([each.query[..., channels].flatten(0, -2) for each in seen]).double()
-    keys = torch.cat([each.key[..., channels].flatten(0, -2) for each in seen]).double()
-    keys = keys - keys.mean(dim=0)  # the same for all keys of a query is nothing to a softmax
+    queries = torch.cat([each.query[..., channels].flatten(0, -2) for each in activations]).double()
+    keys = torch.cat([each.key[..., channels].flatten(0, -2) for each in activations]).double()
+    keys = keys - keys.mean(dim=0)  # a softmax ignores a constant over keys
     roots = [_powers(each.T @ each / len(each)) for each in (queries, keys)]
     left, strength, right = torch.linalg.svd(roots[0][0] @ roots[1][0])
     turning = torch.arange(width, device=left.device) % (width // 4)  # the fastest first
@@ -369,27 +367,31 @@ def _powers(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return vectors * root @ vectors.T, vectors / root @ vectors.T
 
 
-def _feed(new: Any, down: Tensor, seen: Sequence[_Seen], streams: _Streams) -> None:
-    """Fit the MLP of a layer, with the neurons that move the stream most, and go through it.
+def _feed(new: Any, down: Tensor, activations: Sequence[_Activations], streams: _Streams) -> None:
+    """Fit the MLP of a layer, with the neurons of largest effect, and advance the streams.
 
-    down  (width, neurons): what the network's neurons write, projected
+    down  (width, neurons): output weights of the network's neurons, projected
     """
     parts = _parts(new)
-    spread = torch.stack([F.gelu(each.hidden).std(dim=(0, 1)) for each in seen[:-1]]).mean(dim=0)
+    spread = torch.stack([F.gelu(each.hidden).std(dim=(0, 1)) for each in activations[:-1]]).mean(
+        dim=0
+    )
     strength = spread * down.norm(dim=0)
     neurons = strength.topk(len(parts["up"].weight)).indices
     normed = _normed(new.norm2, streams)
-    fit = _fitted(map(streams.kept, normed[:-1]), (each.hidden[..., neurons] for each in seen[:-1]))
+    fit = _fitted(
+        map(streams.kept, normed[:-1]), (each.hidden[..., neurons] for each in activations[:-1])
+    )
     _set(parts["up"], *fit.solve())
     hidden = [F.gelu(parts["up"](stream)) for stream in normed]
-    _write(parts["down"], new.layer_scale2, hidden, [each.after for each in seen], streams)
+    _write(parts["down"], new.layer_scale2, hidden, [each.after for each in activations], streams)
 
 
 def _write(linear: Any, scale: Any, given: Batches, wanted: Batches, streams: _Streams) -> None:
-    """Fit what is added to the student's streams to what they lack, and add it.
+    """Fit `linear` to the residual between the target and the student's streams, and add it.
 
     given   (B, tokens, inputs) of `linear`
-    wanted  (B, 1 + S, width): the network's streams afterwards, projected
+    wanted  (B, 1 + S, width): the network's streams after the layer, projected
     """
     lacking = (
         goal - streams.kept(stream)
@@ -403,33 +405,33 @@ def _write(linear: Any, scale: Any, given: Batches, wanted: Batches, streams: _S
 
 
 def _normed(norm: Any, streams: _Streams) -> list[Tensor]:
-    """The student's streams after a LayerNorm that gives each channel mean 0 and spread 1.
+    """Set a LayerNorm so that it standardises each channel; the student's streams after it.
 
-    That is what weights of the usual size are made for; others would not survive the first steps
-    of an optimizer that moves all alike.
+    Weights then have their usual size. Other sizes are lost in the first steps of AdamW, which
+    moves all weights equally.
     """
-    seen = torch.cat([streams.kept(norm(each)) for each in streams.mine[:-1]])
-    spread, mean = torch.std_mean(seen, dim=(0, 1))
+    activations = torch.cat([streams.kept(norm(each)) for each in streams.mine[:-1]])
+    spread, mean = torch.std_mean(activations, dim=(0, 1))
     norm.weight.copy_(1 / spread)
     norm.bias.copy_(-mean / spread)
     return [norm(each) for each in streams.mine]
 
 
 def _scaled(scale: Any, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """A linear map with weights of spread 1 / sqrt(inputs); the layer scale does the rest."""
+    """Weights with standard deviation 1 / sqrt(inputs); the layer scale takes the rest."""
     size = weight.std() * weight.shape[1] ** 0.5
     scale.lambda1.fill_(size)
     return weight / size, bias / size
 
 
 def _weights_down(layer: nn.Module, project: Map) -> Tensor:
-    """What each neuron of the network's MLP writes into the stream, projected: (width, neurons)."""
+    """Output weights of the network's MLP neurons, projected: (width, neurons)."""
     parts = _parts(layer)
     return project((parts["scale"].lambda1[:, None] * parts["down"].weight).T).T
 
 
 def _layers(backbone: nn.Module) -> list[nn.Module]:
-    """The layers of a vision transformer; none if it has no such list."""
+    """The layers of a vision transformer; empty for other models."""
     for module in backbone.modules():
         if isinstance(module, nn.ModuleList) and len(module) and hasattr(module[0], "norm2"):
             return list(module)
@@ -437,14 +439,14 @@ def _layers(backbone: nn.Module) -> list[nn.Module]:
 
 
 def _parts(layer: nn.Module) -> dict[str, Any]:
-    """The parts of a layer by our names for them, those that it has."""
+    """The parts of a layer by the names in `_PARTS`, where present."""
     by_name = {name.rpartition(".")[2]: module for name, module in layer.named_modules()}
     found = {part: [by_name[n] for n in names if n in by_name] for part, names in _PARTS.items()}
     return {part: modules[0] for part, modules in found.items() if modules}
 
 
 def _out(layer: nn.Module, stream: Tensor, at: dict[str, Any]) -> Tensor:
-    """A stream (B, tokens, d) after a layer; some versions of the library wrap it."""
+    """A stream (B, tokens, d) after a layer; some versions of the library return a tuple."""
     out = layer(stream, **at)
     result: Tensor = out[0] if isinstance(out, tuple) else out
     return result
@@ -457,7 +459,7 @@ def _set(linear: Any, weight: Tensor, bias: Tensor) -> None:
 
 
 def _unlike(own: Any, source: Any) -> str | None:
-    """What keeps a student from inheriting; None if nothing does."""
+    """Why the student cannot inherit from the network; None if it can."""
     theirs, mine = _layers(source), _layers(own)
     parts = _parts(theirs[0]) if theirs else {}
     if "gate" in parts or not parts.keys() >= _NEEDED or source.config.hidden_act != "gelu":

@@ -28,17 +28,17 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
+from strop.analysis.probes.checks import check_datasets
+from strop.analysis.probes.tasks import MultilabelTask, SegmentationTask, class_shares, run
 from torch import Tensor, nn
 
 from card import add_metrics
 from networks import load_network
+from strop.analysis.probes.protocol import PAPER
+from strop.data.loader import record_batches
 from strop.data.record import VOID, Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import record_batches
 from strop.device import choose_device, describe_machine
-from strop.evaluation.probes.checks import check_datasets
-from strop.evaluation.probes.protocol import PAPER
-from strop.evaluation.probes.tasks import MultilabelTask, SegmentationTask, class_shares, run
 from strop.files import write_json
 from strop.metrics import effective_rank
 from strop.model.teacher import Teacher

@@ -1,12 +1,38 @@
 """strop: images as short programs of discrete codes, interpreted back into a DINO patch field."""
 
-from strop.errors import StropError
-from strop.model.checkpoint import load
-from strop.model.tokenizer import Tokenizer, TokenizerConfig
-from strop.program import Program
-from strop.structure.counterfactual import erasure
-from strop.training.loop import train
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strop.analysis.counterfactual import erasure
+    from strop.errors import StropError
+    from strop.model.checkpoint import load
+    from strop.model.tokenizer import Tokenizer, TokenizerConfig
+    from strop.program import Program
+    from strop.training.loop import train
 
 __version__ = "0.1.0"
 
 __all__ = ["Program", "StropError", "Tokenizer", "TokenizerConfig", "erasure", "load", "train"]
+
+# Imported at first use: `strop --help` and `import strop` need not wait for torch.
+_MODULES = {
+    "Program": "strop.program",
+    "StropError": "strop.errors",
+    "Tokenizer": "strop.model.tokenizer",
+    "TokenizerConfig": "strop.model.tokenizer",
+    "erasure": "strop.analysis.counterfactual",
+    "load": "strop.model.checkpoint",
+    "train": "strop.training.loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'strop' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

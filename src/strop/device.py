@@ -1,4 +1,4 @@
-"""Where models run: a device that was named, if it is here, or the best there is."""
+"""The device that models run on, and what fits on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESIDENT_SHARE = 0.6
 
 
 def check_device(device: str | torch.device | None) -> str | torch.device | None:
-    """`device` if it exists here; None stays None and means "choose"."""
+    """`device` if it is available. None stays None, which means "choose"."""
     if device is None:
         return None
     try:
@@ -39,7 +39,7 @@ def check_device(device: str | torch.device | None) -> str | torch.device | None
 
 
 def choose_device(device: str | torch.device | None) -> str | torch.device:
-    """`device` if it was given and exists; else a GPU if there is one."""
+    """`device` if given and available; otherwise a GPU if there is one, else the CPU."""
     return check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -52,12 +52,12 @@ def fits_on(device: torch.device, nbytes: int) -> bool:
 
 
 def to_device_if_fits(tensor: Tensor, device: torch.device) -> Tensor:
-    """`tensor` on `device` if it fits there, else where it is."""
+    """Move `tensor` to `device` if it fits there."""
     return tensor.to(device) if fits_on(device, tensor.nbytes) else tensor
 
 
 def describe_machine(device: torch.device | str) -> dict[str, Any]:
-    """What a reader needs to judge a measurement: device, cores and versions."""
+    """The machine of a measurement: device, cores and versions."""
     device = torch.device(device)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",

@@ -1,4 +1,4 @@
-"""Every error strop raises on purpose. Each says what is wrong and what to do about it."""
+"""The errors that strop raises. Each states a problem and a remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class StropError(Exception):
-    """Base of all errors strop raises on purpose: a problem, and the remedy for it."""
+    """Base class of the errors that strop raises: a problem and its remedy."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -27,15 +27,15 @@ class ImageError(StropError):
 
 
 class ProgramError(StropError):
-    """A program, or an edit of one, makes no sense."""
+    """A program, or an edit of one, is invalid."""
 
 
 class FormatError(StropError):
-    """A file is not what it should be: corrupt, foreign, or written by a newer strop."""
+    """A file is corrupt, of another format, or written by a newer strop."""
 
 
 class ModelError(StropError):
-    """A model cannot be found, loaded, or used for what was asked."""
+    """A model cannot be found, loaded, or used for an operation."""
 
 
 class TeacherError(StropError):
@@ -51,7 +51,7 @@ class TrainingError(StropError):
 
 
 class EndpointError(StropError):
-    """A language model cannot be reached, or does not answer as its protocol says."""
+    """A language model cannot be reached, or violates its protocol."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -47,18 +47,27 @@ def show_image(axes: Axes, image: Tensor, title: str = "") -> None:
     axes.set_title(title, size=9)
 
 
-def show_heat(axes: Axes, image: Tensor, heat: Tensor, title: str = "") -> None:
-    """A (h, w) map over a greyed (3, H, W) image, on the map's own scale."""
+def show_heat(
+    axes: Axes, image: Tensor, heat: Tensor, title: str = "", *, signed: bool = False
+) -> None:
+    """A (h, w) map over a greyed (3, H, W) image, on the map's own scale.
+
+    A `signed` map is centred at zero: orange below, violet above.
+    """
     height, width = image.shape[-2:]
     grey = image.detach().cpu().float().mean(dim=0).numpy()
     axes.imshow(grey, cmap="gray", alpha=0.5)
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    axes.imshow(heat.detach().cpu().float().numpy(), cmap=HEAT, alpha=0.65, extent=extent)
+    most = float(heat.abs().max()) or 1.0
+    scale: dict[str, Any] = {"cmap": HEAT}
+    if signed:
+        scale = {"cmap": DIVERGING, "vmin": -most, "vmax": most}
+    axes.imshow(heat.detach().cpu().float().numpy(), alpha=0.65, extent=extent, **scale)
     axes.set_axis_off()
     axes.set_title(title, size=8)
 
 
 def save_figure(figure: Figure, path: PathLike) -> None:
-    """Write the figure whole or not at all."""
+    """Write the figure atomically."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

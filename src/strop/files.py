@@ -1,13 +1,15 @@
-"""Files are written whole or not at all, and each says which format it is in."""
+"""Atomic writes, and JSON files that carry a format tag."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +17,29 @@ import numpy as np
 
 from strop.errors import FormatError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows, where temporaries of killed writers are not removed
+    fcntl = None  # type: ignore[assignment]
+
 PathLike = str | os.PathLike[str]
+
+_TEMPORARY = ".strop-tmp-"
 
 
 @contextmanager
 def atomic_path(path: PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; move it onto `path` if the block succeeds.
+    """Yield a temporary path of the same name; move it onto `path` if the block succeeds.
 
     A reader therefore sees the old file or the new one, never half of one, and a failed write
-    leaves nothing behind. The temporary file keeps the suffix, which some writers look at.
+    leaves nothing behind. A killed writer leaves its temporary folder, which the next writer in the
+    same place removes.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix
-    )
-    os.close(handle)
-    temporary = Path(name)
+    _sweep(target.parent.resolve())
+    scratch, lock = _scratch_folder(target.parent)
+    temporary = scratch / target.name
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -39,7 +47,39 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _scratch_folder(parent: Path) -> tuple[Path, int | None]:
+    """A new temporary folder, and the lock that marks it as in use for as long as it is open."""
+    while True:
+        scratch = Path(tempfile.mkdtemp(dir=parent, prefix=_TEMPORARY))
+        if fcntl is None:
+            return scratch, None
+        with suppress(FileNotFoundError):  # removed by another writer before it was locked
+            lock = os.open(scratch, os.O_RDONLY)
+            with suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if scratch.is_dir():
+                return scratch, lock
+            os.close(lock)
+
+
+@functools.lru_cache(maxsize=1024)  # once for each folder: listing a large one takes long
+def _sweep(folder: Path) -> None:
+    """Remove the temporaries of writers that were killed: those that nobody has locked."""
+    if fcntl is None:
+        return
+    for scratch in folder.glob(f"{_TEMPORARY}*"):
+        with suppress(OSError):
+            lock = os.open(scratch, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(scratch, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def write_text(path: PathLike, text: str) -> None:
@@ -71,17 +111,17 @@ def check_format(tag: object, kind: str, version: int, source: object) -> None:
 def write_json(path: PathLike, kind: str, version: int, payload: dict[str, Any]) -> None:
     """Write `payload` with its format tag, atomically. A number that is not finite becomes null."""
     tagged = {"format": format_tag(kind, version), **payload}
-    text = json.dumps(_sayable(tagged), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(_json_value(tagged), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # A file name may hold bytes that are not UTF-8; this writes them as JSON's own \u escapes.
     write_text(path, text.encode(errors="backslashreplace").decode())
 
 
-def _sayable(value: Any) -> Any:
-    """`value` as JSON can say it: plain numbers, null for those that are not finite."""
+def _json_value(value: Any) -> Any:
+    """`value` with plain numbers, and null for numbers that are not finite."""
     if isinstance(value, Mapping):
-        return {str(key): _sayable(item) for key, item in value.items()}
+        return {str(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_sayable(item) for item in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

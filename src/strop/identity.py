@@ -163,7 +163,11 @@ def legacy_fingerprint(config: Any, codebook: Tensor) -> str:
     if not config.quantizer.centred:
         del kept["quantizer"]["centred"]
     kept["interpreter"]["joint"] = False
-    kept["length_head"] = {key: values["length_head"].get(key) for key in ("hidden", "fixed")}
+    head = config.length_head
+    kept["length_head"] = {
+        "hidden": list(getattr(head, "widths", head.hidden)),
+        "fixed": head.fixed,
+    }
     kept["teacher"] = {"name": "", **{key: values["teacher"][key] for key in ("width", "scale")}}
     kept["decoder"] = None
     content = json.dumps(kept, sort_keys=True).encode()

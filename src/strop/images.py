@@ -1,91 +1,266 @@
-"""Images as people have them, to uint8 tensors `(3, H, W)`: files, bytes, PIL images, tensors."""
+"""Read and resize images: files, bytes, PIL images, arrays and tensors to uint8 `(3, H, W)`."""
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 from strop.errors import ImageError
 from strop.files import PathLike, atomic_path
 
-Fit = Literal["squash", "crop"]
+Fit = Literal["squash", "crop", "pad"]
+FITS: tuple[Fit, ...] = ("squash", "crop", "pad")
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Tensor
 
 MAX_PIXELS = 100_000_000
-"""Images with more pixels than this are refused before they are decoded."""
+MAX_SIDE = 65_536
+MAX_FILE_BYTES = 2**30
+"""Images and files beyond these limits are refused before they are decoded."""
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
-"""What counts as an image when a folder is searched."""
+BYTES_PER_PIXEL = 6
+"""Memory that reading an image into a square takes at most, per pixel of the image."""
+
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
+    | {".avif", ".jp2", ".j2k"}
+)
+"""Suffixes of the files that count as images when a folder is searched."""
+
+PAD_COLOUR = (124, 116, 104)
+"""The colour of padding: the mean of ImageNet, which teachers normalise to about zero."""
+
+_FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "AVIF", "JPEG2000")
+# Bytes per pixel that Pillow takes to decode these formats, where more than BYTES_PER_PIXEL: no
+# caller can change that, so the limit on pixels is lower by that ratio.
+_DECODER_BYTES = {"WEBP": 18, "AVIF": 10, "JPEG2000": 20, "progressive": 10, "rotated TIFF": 14}
+_SMALL = 2**20  # pixels of an image that is converted at once; larger ones go in strips
+_STRIP = 2**18  # pixels of a strip
+_SHRINK = "Resize it first; the model sees a much smaller square."
+
+Window = Callable[[int, int, int, int], Tensor]
+"""From (top, bottom, left, right) to that part of an image, uint8 (..., 3, h, w)."""
 
 
-def read_image(source: str | os.PathLike[str] | bytes) -> Tensor:
-    """Decode an image file, or its bytes, to RGB `(3, H, W)` uint8.
+@functools.cache
+def formats() -> tuple[str, ...]:
+    """The image formats that are read. Pillow may be built without some of them."""
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
 
-    Orientation tags are obeyed, transparency is laid over white, 16-bit values are scaled to 8,
-    and of an animation the first frame is taken (with a warning).
+
+def read_image(source: str | os.PathLike[str] | bytes, name: str = "") -> Tensor:
+    """Decode an image file, or its bytes, to RGB `(3, H, W)` uint8; errors name it `name`.
+
+    Orientation tags are applied, transparency is blended over white, 16-bit values are scaled to 8
+    bits, and the first frame of an animation is taken (with a warning).
     """
-    name = "the image" if isinstance(source, bytes) else str(source)
-    try:
-        content = source if isinstance(source, bytes) else Path(source).read_bytes()
-    except OSError as error:
-        raise ImageError(
-            f"Cannot read {name} ({error.strerror or error}).",
-            "Check the path and its permissions.",
-        ) from error
-    if not content:
-        raise ImageError(f"{name} is empty (0 bytes).", "Replace the file.")
-    # Pillow only warns between one and two times its own limit; ours is checked just below.
-    with _decoding(name), warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        image = Image.open(io.BytesIO(content))
-    return pil_to_tensor(image, name)
+    name = name or _name(source)
+    with open_image(source, name) as image:
+        return pil_to_tensor(image, name)
 
 
 def pil_to_tensor(image: Image.Image, name: str = "the image") -> Tensor:
     """A PIL image of any mode to RGB `(3, H, W)` uint8."""
-    with _decoding(name):  # Pillow reads pixels late: an image that was opened may yet be broken
-        return _decode(image, name)
+    with _decoding(name):  # Pillow decodes lazily: an opened image may still be damaged
+        height, width, window = _decode(image, name)
+        pixels = torch.empty(3, height, width, dtype=torch.uint8)
+        for top, bottom in _chunks(height, width):
+            pixels[:, top:bottom] = window(top, bottom, 0, width)
+        return pixels
 
 
-def _decode(image: Image.Image, name: str) -> Tensor:
-    width, height = image.size
-    if width * height > MAX_PIXELS:
+def read_square(image: ImageLike, size: int, fit: Fit = "squash") -> Tensor:
+    """Any single image to `(3, size, size)` uint8.
+
+    The result equals `fit_square(to_tensor(image), size, fit)`. Large images are converted in
+    strips: the peak memory is `BYTES_PER_PIXEL` for each pixel, and what the square takes.
+    """
+    if isinstance(image, str | os.PathLike | bytes):
+        with open_image(image) as opened:
+            return _square_of(opened, _name(image), size, fit)
+    if isinstance(image, Image.Image):
+        return _square_of(image, "the image", size, fit)
+    return fit_square(to_tensor(image), size, fit)
+
+
+def _square_of(image: Image.Image, name: str, size: int, fit: Fit) -> Tensor:
+    with _decoding(name):
+        height, width, window = _decode(image, name)
+        return _fit(window, height, width, size, fit)
+
+
+@contextmanager
+def open_image(source: str | os.PathLike[str] | bytes, name: str = "") -> Iterator[Image.Image]:
+    """Open an image file, or its bytes, with its size checked and its pixels not yet decoded."""
+    name = name or _name(source)
+    with _decoding(name), warnings.catch_warnings():
+        # Pillow warns between one and two times its own limit. Ours is checked below.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        if isinstance(source, bytes):
+            if not source:
+                raise ImageError(f"{name} is empty (0 bytes).", "Replace the file.")
+            stream: IO[bytes] = io.BytesIO(source)
+        else:
+            stream = _open_file(source, name)
+        try:
+            image = Image.open(stream, formats=formats())
+        except BaseException:
+            stream.close()
+            raise
+    with stream, image:
+        _check_size(image, name)
+        yield image
+
+
+def _open_file(path: str | os.PathLike[str], name: str) -> IO[bytes]:
+    """Open a regular file of a sensible size. Pipes and devices are not opened."""
+    try:
+        status = Path(path).stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(0, "Is a directory")
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageError(
+                f"{name} is not a regular file but a pipe, socket or device.", "Name a file."
+            )
+        if status.st_size == 0:
+            raise ImageError(f"{name} is empty (0 bytes).", "Replace the file.")
+        if status.st_size > MAX_FILE_BYTES:
+            raise ImageError(
+                f"{name} has {status.st_size:,} bytes, more than the limit of {MAX_FILE_BYTES:,}.",
+                _SHRINK,
+            )
+        return Path(path).open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ImageError(
-            f"{name} has {width} x {height} pixels, more than the limit of {MAX_PIXELS:,}.", _SHRINK
+            f"Cannot read {name} ({getattr(error, 'strerror', None) or error}).",
+            "Check the path and its permissions.",
+        ) from error
+
+
+def _name(source: object) -> str:
+    return "the image" if isinstance(source, bytes) else str(source)
+
+
+def _check_size(image: Image.Image, name: str) -> None:
+    width, height = image.size
+    kind = image.format or ""
+    if image.info.get("progressive"):
+        kind = "progressive"
+    elif kind == "TIFF" and image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        kind = "rotated TIFF"
+    limit = MAX_PIXELS * BYTES_PER_PIXEL // _DECODER_BYTES.get(kind, BYTES_PER_PIXEL)
+    if width * height > limit or max(width, height) > MAX_SIDE:
+        which = f" for {kind}" if limit < MAX_PIXELS else ""
+        raise ImageError(
+            f"{name} has {width} x {height} pixels, more than the limit{which} of {limit:,} pixels "
+            f"or of {MAX_SIDE:,} along a side.",
+            _SHRINK,
         )
     if width == 0 or height == 0:
         raise ImageError(f"{name} has no pixels ({width} x {height}).", "Replace the image.")
+
+
+# For each EXIF orientation: the operation that makes the image upright, and whether the upright
+# image has swapped axes, a mirrored horizontal and a mirrored vertical axis in the stored one.
+_UPRIGHT = {
+    2: (Image.Transpose.FLIP_LEFT_RIGHT, False, True, False),
+    3: (Image.Transpose.ROTATE_180, False, True, True),
+    4: (Image.Transpose.FLIP_TOP_BOTTOM, False, False, True),
+    5: (Image.Transpose.TRANSPOSE, True, False, False),
+    6: (Image.Transpose.ROTATE_270, True, False, True),
+    7: (Image.Transpose.TRANSVERSE, True, True, True),
+    8: (Image.Transpose.ROTATE_90, True, True, False),
+}
+
+
+def _decode(image: Image.Image, name: str) -> tuple[int, int, Window]:
+    """Decode `image`: the height and width of the upright image, and a window onto it as RGB."""
+    _check_size(image, name)
     if getattr(image, "n_frames", 1) > 1 and image.format in {"GIF", "WEBP", "PNG"}:
         warnings.warn(
             f"{name} is animated ({image.n_frames} frames); the first frame is used.",  # type: ignore[attr-defined]
             stacklevel=4,
         )
-    image = ImageOps.exif_transpose(image)
-    if image.mode in {"I", "I;16", "I;16L", "I;16B", "F"}:
-        return _grey_to_rgb(np.asarray(image), name)
+    image.load()
+    across, down = image.size
+    # After loading: Pillow's TIFF reader applies the tag itself and removes it.
+    turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    high, wide = (across, down) if turn and turn[1] else (down, across)
+
+    def upright(top: int, bottom: int, left: int, right: int) -> Image.Image:
+        if turn is None:
+            whole = (left, top, right, bottom) == (0, 0, across, down)
+            return image if whole else image.crop((left, top, right, bottom))
+        operation, swapped, mirrored, flipped = turn
+        if swapped:
+            top, bottom, left, right = left, right, top, bottom
+        if mirrored:
+            left, right = across - right, across - left
+        if flipped:
+            top, bottom = down - bottom, down - top
+        return image.crop((left, top, right, bottom)).transpose(operation)
+
+    if image.mode not in {"I", "I;16", "I;16L", "I;16B", "F"}:
+        return high, wide, lambda *box: _to_rgb(upright(*box))
+    strips = (np.asarray(upright(a, b, 0, wide)) for a, b in _chunks(high, wide))
+    top_value = _grey_range([(s.dtype, s.min(), s.max()) for s in strips], name)
+
+    def grey(*box: int) -> Tensor:
+        values = np.asarray(upright(*box)).astype(np.float64) * (255 / top_value)
+        return torch.from_numpy(values.round().astype(np.uint8)).expand(3, -1, -1)
+
+    return high, wide, grey
+
+
+def _to_rgb(image: Image.Image) -> Tensor:
+    """An image of 8-bit channels to `(3, H, W)` uint8, with transparency blended over white."""
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
+
+
+def _grey_range(strips: list[tuple[np.dtype, float, float]], name: str) -> float:
+    """The value that stands for white in 16-bit and float greyscale, from the range in use."""
+    kind = strips[0][0]
+    low, high = min(float(s[1]) for s in strips), max(float(s[2]) for s in strips)
+    if not all(np.isfinite(value) for strip in strips for value in strip[1:]):
+        raise ImageError(f"{name} holds NaN or infinity.", "Clean it before encoding.")
+    # Pillow returns 16-bit files as 16- or 32-bit integers, so integers run to 65535.
+    top = 65535.0 if kind.kind in "iu" else 1.0 if high <= 1 else 255.0
+    if low < 0 or high > top:
+        raise ImageError(
+            f"{name} is a {kind} image from {low:.3g} to {high:.3g}.",
+            "Floats run to 1 or 255 and integers to 65535; scale it to one of these.",
+        )
+    return top
+
+
+def _chunks(length: int, other: int) -> Iterator[tuple[int, int]]:
+    """Ranges that cut `length` rows of `other` pixels into strips of about `_STRIP` pixels."""
+    step = max(1, _STRIP // other)
+    for start in range(0, length, step):
+        yield start, min(start + step, length)
 
 
 def to_tensor(image: ImageLike) -> Tensor:
     """Any single image to `(3, H, W)` uint8.
 
-    Tensors are `(3, H, W)`, uint8 in [0, 255] or float in [0, 1]; arrays are `(H, W, 3)` of the
-    same types, as NumPy users have them.
+    Tensors are `(3, H, W)`, uint8 in [0, 255] or float in [0, 1]. Arrays are `(H, W, 3)` of the
+    same types.
     """
     if isinstance(image, str | os.PathLike | bytes):
         return read_image(image)
@@ -116,7 +291,7 @@ def to_tensor(image: ImageLike) -> Tensor:
 
 
 def tensor_to_bytes(images: Tensor) -> Tensor:
-    """Images `(..., 3, H, W)`, uint8 or float in [0, 1], to uint8; anything else is refused."""
+    """Images `(..., 3, H, W)`, uint8 or float in [0, 1], to uint8; others are refused."""
     if images.numel() == 0:
         raise ImageError(
             f"A tensor of shape {tuple(images.shape)} has no pixels.", "Give at least one."
@@ -139,24 +314,107 @@ def tensor_to_bytes(images: Tensor) -> Tensor:
     return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
+def content_box(width: int, height: int, size: int, fit: Fit) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of the picture within the square of `size`.
+
+    It is the whole square except for `pad`, where the rest of the square is padding.
+    """
+    if fit != "pad":
+        return 0, 0, size, size
+    longest = max(width, height)
+    wide, high = (max(1, round(side * size / longest)) for side in (width, height))
+    left, top = (size - wide) // 2, (size - high) // 2
+    return left, top, left + wide, top + high
+
+
+def source_box(width: int, height: int, fit: Fit) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of the part of a picture that `fit` keeps."""
+    if fit != "crop":
+        return 0, 0, width, height
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
 def fit_square(images: Tensor, size: int, fit: Fit = "squash") -> Tensor:
     """uint8 `(..., 3, H, W)` to `(..., 3, size, size)`, antialiased.
 
-    `squash` keeps the whole picture and gives up its aspect; `crop` scales the short side to
-    `size` and keeps the centre.
+    `squash` keeps the whole picture but not its aspect ratio. `crop` scales the short side to
+    `size` and keeps the centre. `pad` scales the long side to `size` and fills the rest with
+    `PAD_COLOUR`; `content_box` tells where the picture is.
     """
     height, width = images.shape[-2:]
-    if fit == "crop" and height != width:
-        side = min(height, width)
-        top, left = (height - side) // 2, (width - side) // 2
-        images = images[..., top : top + side, left : left + side]
-        height = width = side
     if (height, width) == (size, size):
         return images
-    flat = images.reshape(-1, 3, height, width).float()
-    # In floats, because the byte kernels of CPU and GPU round differently.
-    resized = F.interpolate(flat, (size, size), mode="bicubic", antialias=True)
-    return resized.round().clamp(0, 255).to(torch.uint8).reshape(*images.shape[:-2], size, size)
+    flat = images.reshape(-1, 3, height, width)
+
+    def window(top: int, bottom: int, left: int, right: int) -> Tensor:
+        return flat[..., top:bottom, left:right]
+
+    return _fit(window, height, width, size, fit).reshape(*images.shape[:-2], size, size)
+
+
+def _fit(window: Window, height: int, width: int, size: int, fit: Fit) -> Tensor:
+    left, top, right, bottom = source_box(width, height, fit)
+
+    def kept(a: int, b: int, c: int, d: int) -> Tensor:
+        return window(top + a, top + b, left + c, left + d)
+
+    box = content_box(width, height, size, fit)
+    shape = (box[3] - box[1], box[2] - box[0])
+    picture = _resize(kept, bottom - top, right - left, *shape)
+    if shape == (size, size):
+        return picture
+    square = picture.new_tensor(PAD_COLOUR)[:, None, None].repeat(
+        *picture.shape[:-3], 1, size, size
+    )
+    square[..., box[1] : box[3], box[0] : box[2]] = picture
+    return square
+
+
+def _resize(window: Window, height: int, width: int, rows: int, columns: int) -> Tensor:
+    """Resize to `(..., 3, rows, columns)` uint8, in strips if the image is large.
+
+    torch resizes along the width first, row by row, so strips of rows give the same values. Where
+    that would need much more memory than the image, the height is reduced first.
+    """
+    if (height, width) == (rows, columns):
+        return window(0, height, 0, width).contiguous()
+    if max(width, columns) * height <= _SMALL:
+        resized = interpolate(window(0, height, 0, width).float(), rows, columns)
+        return resized.round().clamp(0, 255).to(torch.uint8)
+    # Allocated before the strips, which would otherwise fragment the heap.
+    if columns * height <= max(2 * _SMALL, width * height // 12):
+        halfway = _empty_like(window, height, columns)
+        for top, bottom in _chunks(height, max(width, columns)):
+            strip = window(top, bottom, 0, width).float()
+            halfway[..., top:bottom, :] = interpolate(strip, bottom - top, columns)
+    else:
+        halfway = _empty_like(window, rows, width)
+        for left, right in _chunks(width, height):
+            strip = window(0, height, left, right).float()
+            halfway[..., left:right] = interpolate(strip, rows, right - left)
+    return interpolate(halfway, rows, columns).round().clamp(0, 255).to(torch.uint8)
+
+
+def _empty_like(window: Window, rows: int, columns: int) -> Tensor:
+    pixel = window(0, 1, 0, 1)
+    return pixel.new_empty(*pixel.shape[:-2], rows, columns, dtype=torch.float32)
+
+
+def interpolate(images: Tensor, rows: int, columns: int) -> Tensor:
+    """Bicubic with antialiasing, `(..., 3, H, W)` to `(..., 3, rows, columns)`.
+
+    `_resize` calls it with floats, because the byte kernels of CPU and GPU round differently.
+    """
+    if images.shape[-2:] == (rows, columns):
+        return images
+    flat = images.reshape(-1, *images.shape[-3:]).contiguous()
+    if images.shape[-1] == columns == 1:  # torch 2.13 returns wrong values for this one shape
+        resized = interpolate(flat.transpose(-1, -2).contiguous(), 1, rows).transpose(-1, -2)
+    else:
+        resized = F.interpolate(flat, (rows, columns), mode="bicubic", antialias=True)
+    return resized.reshape(*images.shape[:-2], rows, columns)
 
 
 def save_image(path: PathLike, image: Tensor) -> None:
@@ -168,14 +426,14 @@ def save_image(path: PathLike, image: Tensor) -> None:
 
 @contextmanager
 def _decoding(name: str) -> Iterator[None]:
-    """Turn what Pillow raises into an `ImageError`."""
+    """Convert the exceptions of Pillow to `ImageError`."""
     try:
         yield
     except ImageError:
         raise
     except UnidentifiedImageError as error:
         raise ImageError(
-            f"{name} is not an image in a format Pillow knows.",
+            f"{name} is not an image in a format that strop reads ({', '.join(formats())}).",
             "Convert it to PNG, JPEG or WebP.",
         ) from error
     except Image.DecompressionBombError as error:
@@ -186,22 +444,3 @@ def _decoding(name: str) -> Iterator[None]:
         raise ImageError(
             f"{name} is damaged or cut short ({error}).", "Download or export it again."
         ) from error
-
-
-_SHRINK = "Resize it first; nothing is gained from pixels beyond the model's size."
-
-
-def _grey_to_rgb(values: np.ndarray, name: str) -> Tensor:
-    """16-bit and float greyscale `(H, W)` to RGB bytes, by the range that type is used with."""
-    grey = values.astype(np.float64)
-    if not np.isfinite(grey).all():
-        raise ImageError(f"{name} holds NaN or infinity.", "Clean it before encoding.")
-    low, high = grey.min(), grey.max()
-    # Pillow hands 16-bit files over as 16- or 32-bit integers, so integers run to 65535.
-    top = 65535.0 if values.dtype.kind in "iu" else 1.0 if high <= 1 else 255.0
-    if low < 0 or high > top:
-        raise ImageError(
-            f"{name} is a {values.dtype} image from {low:.3g} to {high:.3g}.",
-            "Floats run to 1 or 255 and integers to 65535; scale it to one of these.",
-        )
-    return torch.from_numpy((grey * (255 / top)).round().astype(np.uint8)).expand(3, -1, -1).clone()

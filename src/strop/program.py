@@ -1,4 +1,4 @@
-"""A program: the ordered codes of an image, of which a prefix is active."""
+"""Programs: ordered codes of an image, of which a prefix is active."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SUFFIXES = (".parquet", ".jsonl")
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Program:
-    """Programs of a batch of images: a value that never changes; every edit gives a new one.
+    """The programs of a batch of images. It is immutable: every edit returns a new one.
 
     codes          (B, K) int64; the first `lengths[b]` of row b are active
     lengths        (B,) int64, in [1, K]
     codebook_size  N: every code is in [0, N)
     model          `identity.codes` of the model that wrote the codes, empty if unknown
-    erased         (B, K) bool: holes, tokens taken out while the others keep their positions
+    erased         (B, K) bool: holes, tokens that were removed while others keep their positions
     names          where each row came from, or empty
 
     `program[0]` is one program without the batch axis, cut to its active codes: codes `(L,)`,
@@ -51,7 +51,7 @@ class Program:
         if check:
             self._check()
 
-    # What it holds.
+    # Properties.
 
     @property
     def capacity(self) -> int:
@@ -107,7 +107,7 @@ class Program:
         """Same active codes, holes, codebook and model. Inactive codes and names do not count."""
         if not isinstance(other, Program):
             return NotImplemented
-        # Row by row, a GPU would be waited for several times each.
+        # On a GPU, each row would need several synchronisations.
         mine, theirs = self.to("cpu").as_batch(), other.to("cpu").as_batch()
         return (
             self.codes.shape[:-1] == other.codes.shape[:-1]
@@ -129,7 +129,7 @@ class Program:
         )
 
     def as_batch(self) -> Program:
-        """Itself if it is a batch, else a batch of one."""
+        """The program as a batch, of one if it is single."""
         if self.codes.ndim == 2:
             return self
         return replace(
@@ -157,7 +157,7 @@ class Program:
                     raise ProgramError(
                         f"Programs differ in {what}: {getattr(first, what)!r} and "
                         f"{getattr(other, what)!r}.",
-                        "A row by itself ends at its own length; take it as `program[0:1]`."
+                        "A single row is cut to its own length; take it as `program[0:1]`."
                         if what == "capacity"
                         else "Join programs that one model wrote.",
                     )
@@ -172,7 +172,7 @@ class Program:
         )
 
     # Edits. A position is one number for all rows, or one per row. Rows whose position is not
-    # active are left as they are: taking out what nobody reads changes nothing.
+    # active stay as they are, because the interpreter does not read them.
 
     def truncate(self, length: int | Tensor) -> Program:
         """Keep at most the first `length` codes of each program active."""
@@ -183,17 +183,17 @@ class Program:
         return self._edited(lengths=torch.minimum(self.lengths, wanted))
 
     def with_lengths(self, lengths: int | Tensor) -> Program:
-        """Set each length anew, shorter or longer: codes past a length are kept, not lost."""
+        """Set each length, shorter or longer. Codes past a length are kept."""
         wanted = self._per_row(lengths)
         check_range(wanted, 1, self.capacity, "length")
         return self._edited(lengths=wanted)
 
     def erase(self, position: int | Tensor) -> Program:
-        """Take the token at `position` out and leave a hole: the others keep their positions."""
+        """Remove the token at `position` and leave a hole: the others keep their positions."""
         return self._edited(erased=self.erased | (self._at(position) & self._within))
 
     def delete(self, position: int | Tensor) -> Program:
-        """Take the token at `position` out and close the gap: what follows moves up."""
+        """Remove the token at `position` and close the gap: the following tokens move up."""
         gone = self._at(position) & self._within
         # Sorting by "gone" moves the deleted token to the very end and keeps all else in order.
         order = gone.int().argsort(dim=-1, stable=True)
@@ -207,7 +207,7 @@ class Program:
         )
 
     def replace(self, position: int | Tensor, code: int | Tensor) -> Program:
-        """Put another code at `position`; a hole there is filled."""
+        """Set the code at `position`; a hole there is filled."""
         codes = self._per_row(code)
         check_range(codes, 0, self.codebook_size - 1, "code")
         here = self._at(position) & self._within
@@ -235,6 +235,20 @@ class Program:
             flat_erased[row, :length] = flat_erased[row, wanted]
         return self._edited(codes=codes, erased=erased)
 
+    def check_fits(self, codebook_size: int, capacity: int) -> None:
+        """Refuse what a model with this codebook size and this K cannot read."""
+        if self.codebook_size != codebook_size:
+            raise ProgramError(
+                f"The program's codebook has {self.codebook_size} codes, this model's "
+                f"{codebook_size}.",
+                "Interpret it with the model that wrote it (--model on the command line).",
+            )
+        if self.capacity > capacity:
+            raise ProgramError(
+                f"The program has room for {self.capacity} codes, this model reads {capacity}.",
+                "Interpret it with the model that wrote it.",
+            )
+
     # Files.
 
     def save(self, path: PathLike) -> None:
@@ -248,14 +262,14 @@ class Program:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        whole = pa.list_(pa.int32())
+        integers = pa.list_(pa.int32())
         schema = pa.schema(
             {
                 "name": pa.string(),
                 "length": pa.int32(),
-                "codes": whole,
-                "rest": whole,
-                "erased": whole,
+                "codes": integers,
+                "rest": integers,
+                "erased": integers,
             }
         ).with_metadata(
             {"strop": json.dumps({"format": format_tag("program", FORMAT), **self._header()})}
@@ -279,7 +293,7 @@ class Program:
         header, rows = reader(path)
         return _from_rows(header, rows, path)
 
-    # How it looks.
+    # Display.
 
     def __repr__(self) -> str:
         head = f"Program of {len(self)} codes" if self.codes.ndim == 1 else f"{len(self)} programs"
@@ -308,7 +322,7 @@ class Program:
             f'<th style="text-align:left">program</th></tr>{rows}</table>{more}'
         )
 
-    # Inside.
+    # Internals.
 
     @property
     def _within(self) -> Tensor:
@@ -318,7 +332,7 @@ class Program:
         edited = replace(self, **changes, check=False)
         if not bool(edited.active.any(dim=-1).all()):
             raise ProgramError(
-                "This would take out the last remaining token of a program.",
+                "This would remove the last token of a program.",
                 "A program keeps at least one token that the interpreter can read.",
             )
         return edited
@@ -410,7 +424,7 @@ class Program:
 
 
 def check_range(values: Tensor, low: int, high: int, what: str) -> None:
-    """Refuse numbers outside [low, high]; `what` they are is told."""
+    """Refuse numbers outside [low, high]; the error calls them `what`."""
     wrong = values[(values < low) | (values > high)]
     if wrong.numel():
         raise ProgramError(
@@ -470,13 +484,13 @@ def _from_rows(header: dict[str, Any], rows: Iterable[dict[str, Any]], path: Pat
     rows = list(rows)
     check_format(header.get("format"), "program", FORMAT, path)
     try:
-        codes = [_whole(row["codes"]) + _whole(row["rest"]) for row in rows]
+        codes = [_integers(row["codes"]) + _integers(row["rest"]) for row in rows]
         lengths = [len(row["codes"]) for row in rows]
         if lengths != [row["length"] for row in rows] or len({len(row) for row in codes}) != 1:
             raise FormatError(f"The rows of {path} do not agree in length.", _DAMAGED)
         erased = torch.zeros(len(codes), len(codes[0]), dtype=torch.bool)
         for number, row in enumerate(rows):
-            holes = _whole(row["erased"])
+            holes = _integers(row["erased"])
             if any(hole not in range(len(codes[0])) for hole in holes):
                 raise FormatError(f"Row {number} of {path} has a hole outside it.", _DAMAGED)
             erased[number, holes] = True
@@ -495,7 +509,7 @@ def _from_rows(header: dict[str, Any], rows: Iterable[dict[str, Any]], path: Pat
         raise FormatError(f"{path} holds an impossible program. {error}", _DAMAGED) from error
 
 
-def _whole(values: Any) -> list[int]:
+def _integers(values: Any) -> list[int]:
     if not isinstance(values, list) or any(type(value) is not int for value in values):
         raise TypeError(f"expected a list of whole numbers, found {values!r:.60}")
     return values

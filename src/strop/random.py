@@ -1,4 +1,4 @@
-"""Torch's own generators, borrowed for a while."""
+"""Temporary seeding of torch's global generators."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generators, of the CPU and of all GPUs, and give them back as they were."""
-    # Before CUDA is in use there is nothing of its to save, and `torch.manual_seed` would leave
-    # it a seed for when it starts.
+    """Seed torch's generators of the CPU and of all GPUs, and restore their states on exit."""
+    # Before CUDA is initialised there is no state to save, and `torch.manual_seed` would set a
+    # seed for later.
     on_gpu = torch.cuda.is_initialized()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpu else ()):
         torch.default_generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Correlations, intervals by bootstrap, and p-values by permutation. Seeded, in float64."""
+"""Correlation, association, bootstrap intervals and permutation tests. Seeded, in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Statistic = Callable[..., float]
 
 
 class Interval(NamedTuple):
-    """A figure and the bounds that hold it with the confidence asked for."""
+    """An estimate and its confidence interval."""
 
     value: float
     low: float
@@ -67,6 +67,30 @@ def bootstrap(
     return Interval(value, float(np.quantile(finite, tail)), float(np.quantile(finite, 1 - tail)))
 
 
+def mean_interval(values: ArrayLike, *, draws: int = 1000, seed: int = 0) -> Interval:
+    """Mean over the rows (images) of `values` with its bootstrap interval.
+
+    values  (N,) or (N, ...). The finite values of a row are averaged first; rows without any are
+            left out. All three numbers are NaN if no row remains.
+    """
+    rows = np.asarray(values, np.float64)
+    rows = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))
+    rows = rows[np.isfinite(rows).any(axis=1)]
+    if not len(rows):
+        return Interval(*[float("nan")] * 3)
+    return bootstrap(np.mean, np.nanmean(rows, axis=1), draws=draws, seed=seed)
+
+
+def null_p(value: float, null: ArrayLike) -> float:
+    """One-sided p-value of a statistic, given draws (N,) of it under the null hypothesis.
+
+    The observed value counts as one of the draws, so p is never zero. Differences due to rounding
+    count as ties.
+    """
+    draws = np.asarray(null, np.float64)
+    return (1 + int((draws >= value - 1e-12).sum())) / (1 + len(draws))
+
+
 def permutation_p(
     statistic: Statistic, x: ArrayLike, y: ArrayLike, *, draws: int = 1000, seed: int = 0
 ) -> float:
@@ -84,7 +108,7 @@ def permutation_p(
 
 
 def sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
-    """How often the mean of paired (N,) differences is reached when their signs are drawn anew.
+    """The p-value of the mean of paired (N,) differences under random signs.
 
     One-sided, for differences that are symmetric about zero if nothing is there. The signs that
     were seen count as one of the draws. NaN without differences.
@@ -100,8 +124,105 @@ def sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> 
     return (1 + reached) / (1 + draws)
 
 
+def paired_test(
+    first: ArrayLike, second: ArrayLike, *, draws: int = 1000, seed: int = 0
+) -> dict[str, float]:
+    """Cohen's d and the sign-flip p-value of paired (N,) samples; NaN without any."""
+    differences = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    return {
+        "d": cohens_d(differences),
+        "p": sign_flip_p(differences, draws=draws, seed=seed),
+    }
+
+
 def cohens_d(differences: ArrayLike) -> float:
     """Effect size of paired (N,) differences: their mean in units of their spread."""
     values = np.asarray(differences, np.float64)
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return float(values.mean()) / spread if spread > 0 else float("nan")
+
+
+def entropy(counts: ArrayLike) -> Array:
+    """Entropy in nats along the last axis of counts; zero where there are none."""
+    values = np.asarray(counts, np.float64)
+    total = values.sum(axis=-1, keepdims=True)
+    share = np.divide(values, total, out=np.zeros_like(values), where=total > 0)
+    surprise = np.log(1 / np.where(share > 0, share, 1))
+    return (share * surprise).sum(axis=-1)
+
+
+def gini(counts: ArrayLike) -> float:
+    """Gini coefficient of (N,) counts: 0 if all are equal, close to 1 if one holds everything."""
+    values = np.sort(np.asarray(counts, np.float64))
+    if values.sum() == 0:
+        return float("nan")
+    rank = np.arange(1, len(values) + 1)
+    return float((2 * rank - len(values) - 1) @ values / (len(values) * values.sum()))
+
+
+def mutual_information(table: ArrayLike) -> float:
+    """Mutual information of the rows and columns of a (R, C) table of counts, in nats."""
+    counts = np.asarray(table, np.float64)
+    marginals = entropy(counts.sum(axis=0)) + entropy(counts.sum(axis=1))
+    return float(marginals - entropy(counts.reshape(-1)))
+
+
+def cramers_v(table: ArrayLike) -> float:
+    """Cramér's V of a (R, C) table of counts: 0 for independence, 1 for a one-to-one relation.
+
+    Empty rows and columns are left out; NaN if fewer than two of either remain.
+    """
+    counts = np.asarray(table, np.float64)
+    counts = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
+    if min(counts.shape) < 2:
+        return float("nan")
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    return float(np.sqrt(chi2 / counts.sum() / (min(counts.shape) - 1)))
+
+
+def purity(table: ArrayLike) -> float:
+    """Share of the counts of a (R, C) table that lie in the largest column of their row."""
+    counts = np.asarray(table, np.float64)
+    return float(counts.max(axis=1).sum() / counts.sum()) if counts.sum() else float("nan")
+
+
+def adjusted_rand(tables: ArrayLike) -> Array:
+    """Adjusted Rand index (...) of pairs of partitions, given as tables (..., R, C) of counts."""
+    counts = np.asarray(tables, np.float64)
+
+    def pairs(n: Array) -> Array:
+        return n * (n - 1) / 2
+
+    both = pairs(counts).sum(axis=(-1, -2))
+    rows, columns = pairs(counts.sum(axis=-1)).sum(-1), pairs(counts.sum(axis=-2)).sum(-1)
+    every = pairs(counts.sum(axis=(-1, -2)))
+    expected = np.divide(rows * columns, every, out=np.zeros_like(every), where=every > 0)
+    room = (rows + columns) / 2 - expected
+    # Without room above chance both partitions are trivial, hence equal.
+    return np.divide(both - expected, room, out=np.ones_like(room), where=room > 0)
+
+
+def best_iou(tables: ArrayLike) -> Array:
+    """Best intersection over union (..., C) of any row with each column of tables (..., R, C).
+
+    NaN for empty columns.
+    """
+    counts = np.asarray(tables, np.float64)
+    rows, columns = counts.sum(axis=-1, keepdims=True), counts.sum(axis=-2, keepdims=True)
+    union = rows + columns - counts
+    iou = np.divide(counts, union, out=np.zeros_like(counts), where=union > 0)
+    return np.where(columns[..., 0, :] > 0, iou.max(axis=-2), np.nan)
+
+
+def auc(scores: ArrayLike, truth: ArrayLike) -> float:
+    """Area under the ROC curve of (N,) scores; NaN unless `truth` has positives and negatives.
+
+    It is the probability that a positive scores above a negative; ties count half.
+    """
+    positive = np.asarray(truth) > 0
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if not positives or not negatives:
+        return float("nan")
+    above = ranks(scores)[positive].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))

@@ -1,4 +1,4 @@
-"""A real browser: the distribution's Chromium, without a window."""
+"""A headless Chromium."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser."""
+"""The page in a browser."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import strop
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
-PATIENCE = 20_000  # milliseconds: a busy machine is no reason to fail
+TIMEOUT = 20_000  # milliseconds
 REFUSED = re.compile(r"the server responded with a status of 4\d\d")
 
-expect.set_options(timeout=PATIENCE)
+expect.set_options(timeout=TIMEOUT)
 
 
 @pytest.fixture
 def visit(chromium, address):
-    """Opens pages; afterwards there were no errors and no request left this machine."""
-    contexts, problems, asked = [], [], []
+    """Opens pages, and checks at the end for errors and for requests to other hosts."""
+    contexts, problems, requests = [], [], []
 
     def note(message):
-        # That a request was refused is written by the browser itself.
+        # The browser logs refused requests.
         if message.type == "error" and not REFUSED.search(message.text):
             problems.append(message.text)
 
@@ -34,10 +34,10 @@ def visit(chromium, address):
         context = chromium.new_context(**{"viewport": DESKTOP, "accept_downloads": True, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(TIMEOUT)
         page.on("console", note)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         page.goto(f"{address}/{place}")
         wait(page)
         return page
@@ -46,12 +46,12 @@ def visit(chromium, address):
     for context in contexts:
         context.close()
     assert not problems
-    assert {urlsplit(url).hostname for url in asked if url.startswith("http")} == {"127.0.0.1"}
-    assert all(url.startswith((address, "data:", "blob:")) for url in asked)
+    assert {urlsplit(url).hostname for url in requests if url.startswith("http")} == {"127.0.0.1"}
+    assert all(url.startswith((address, "data:", "blob:")) for url in requests)
 
 
 def ready(page):
-    """Wait until the curve and what each token of the shown program holds up have arrived."""
+    """Wait until the curve and the erasure maps have arrived."""
     expect(page.locator("#curve polyline").first).to_be_attached()
     studied(page)
 
@@ -60,14 +60,14 @@ def studied(page):
     page.wait_for_function(
         """() => {
             const chips = [...document.querySelectorAll("#chips .chip:not(.cut):not(.erased)")];
-            const told = chips.every((chip) => chip.ariaLabel.includes("holds up"));
-            return chips.length && (told || chips.length === 1);
+            const studied = chips.every((chip) => chip.ariaLabel.includes("effect"));
+            return chips.length && (studied || chips.length === 1);
         }"""
     )
 
 
 def drop(page, path):
-    """Drop a file on the page, as a person with a mouse does."""
+    """Drop a file on the page."""
     content = base64.b64encode(path.read_bytes()).decode()
     page.evaluate(
         """([content, name]) => {
@@ -161,16 +161,16 @@ def test_dragging_the_length_moves_r2_chips_and_preview(visit, folder):
     expect(page.locator("#r2")).to_have_text(before[0])
 
 
-def test_hovering_and_focusing_show_what_a_token_holds_up(visit, folder):
+def test_hovering_and_focusing_show_erasure_maps(visit, folder):
     page = dropped(visit, folder)
     assert overlay(page) == ""
     chip(page, 2).hover()
-    assert overlay(page) == "Held up by token 2"
-    expect(page.locator("#token-told")).to_contain_text("holds up 0.")
+    assert overlay(page) == "Erasure map of token 2"
+    expect(page.locator("#token-text")).to_contain_text("changes the field by 0.")
     page.mouse.move(5, 5)
     assert overlay(page) == ""
     chip(page, 1).focus()
-    assert overlay(page) == "Held up by token 1"
+    assert overlay(page) == "Erasure map of token 1"
     painted = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, 4, 4).data).size"
     assert page.locator("#overlay").evaluate(painted) > 4
 
@@ -187,11 +187,11 @@ def test_a_click_erases_and_undo_restores(visit, folder):
     expect(page.locator("#r2")).to_have_text(before)
     page.keyboard.press("Control+y")
     expect(page.locator("#r2")).to_have_text(after)
-    page.get_by_role("button", name="As encoded").click()
+    page.get_by_role("button", name="Reset").click()
     expect(page.locator("#r2")).to_have_text(before)
 
 
-def test_the_last_token_stays(visit, folder):
+def test_the_only_token_cannot_be_erased(visit, folder):
     page = dropped(visit, folder)
     drag_length(page, 0.0)
     expect(page.locator("#length-shown")).to_have_text("1 of 12")
@@ -200,7 +200,7 @@ def test_the_last_token_stays(visit, folder):
     expect(chip(page, 0)).not_to_have_class(re.compile("erased"))
 
 
-def test_a_bad_code_is_told_and_changes_nothing(visit, folder):
+def test_an_invalid_code_shows_an_error_and_changes_nothing(visit, folder):
     page = dropped(visit, folder)
     before = codes(page), page.locator("#r2").text_content()
     chip(page, 1).focus()
@@ -219,12 +219,12 @@ def test_a_bad_code_is_told_and_changes_nothing(visit, folder):
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_broken_image_is_told_and_the_old_one_stays(visit, folder, tmp_path):
+def test_a_broken_image_shows_an_error_and_changes_nothing(visit, folder, tmp_path):
     page = dropped(visit, folder)
     before = codes(page)
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and nothing more")
     drop(page, tmp_path / "broken.png")
-    expect(page.get_by_role("alert")).to_contain_text("no image")
+    expect(page.get_by_role("alert")).to_contain_text("not an image")
     expect(page.locator("#image")).to_have_attribute("alt", "first.png")
     assert codes(page) == before
     page.get_by_role("button", name="Dismiss").click()
@@ -241,7 +241,7 @@ def test_tokens_move_and_swap(visit, folder):
     page.keyboard.press("Control+z")
     chip(page, 0).click(modifiers=["Shift"])
     chip(page, 2).click(modifiers=["Shift"])
-    expect(page.locator("#pair-told")).to_contain_text("synergy")
+    expect(page.locator("#pair-text")).to_contain_text("synergy")
     expect(page.locator("#overlay")).to_have_attribute("data-map", "Synergy of 0 and 2")
     page.get_by_role("button", name="Swap them").click()
     assert codes(page)[:3] == [before[2], before[1], before[0]]
@@ -261,24 +261,26 @@ def test_a_code_is_transplanted_from_a_second_image(visit, folder, tokenizer):
     expect(chip(page, 2)).to_have_text(str(expected[1]))
 
 
-def test_a_patch_names_the_tokens_that_hold_it_up(visit, folder, tokenizer):
+def test_a_patch_ranks_tokens_by_effect(visit, folder, tokenizer):
     page = dropped(visit, folder)
     box = page.locator("#patches").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.4)
-    expect(page.locator("#patch-told")).to_have_text("Row 1, column 2 is held up by")
+    expect(page.locator("#patch-text")).to_have_text(
+        "Row 1, column 2: tokens with the largest effect"
+    )
     program = tokenizer.encode(str(folder / "first.png"))
     maps = strop.erasure(tokenizer, program)[0, : int(program.lengths), 1, 2]
     ranked = [f"token {k}" for k in maps.argsort(descending=True).tolist()[:6]]
     assert page.locator("#ranking .quiet").all_text_contents() == ranked
 
 
-def test_a_code_page_shows_where_else_it_appears(visit, folder):
+def test_a_code_page_lists_occurrences(visit, folder):
     page = visit()
     drop(page, folder / "gallery" / "0.png")  # its own codes are in the gallery
     expect(page.locator("#image")).to_have_attribute("alt", "0.png")
     ready(page)
     chip(page, 0).focus()
-    page.get_by_role("button", name="Where else?").click()
+    page.get_by_role("button", name="Find in gallery").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator("li").first).to_contain_text("0.png, token")
     assert f"code={codes(page)[0]}" in page.url
@@ -310,7 +312,7 @@ def test_clusters_on_request(visit, folder):
     )
 
 
-def test_a_scene_is_drawn_with_the_sliders(visit):
+def test_sliders_render_a_scene(visit):
     page = visit()
     before = codes(page)
     page.locator("#objects").fill("9")
@@ -361,7 +363,7 @@ def test_the_view_is_exported_as_a_picture(visit, folder, tmp_path):
 
 
 @pytest.mark.parametrize("from_scene", [False, True], ids=["file", "scene"])
-def test_the_python_lines_give_what_is_on_the_screen(
+def test_the_python_code_reproduces_the_view(
     visit, folder, tmp_path, monkeypatch, from_scene, capsys
 ):
     page = visit() if from_scene else dropped(visit, folder)
@@ -371,7 +373,7 @@ def test_the_python_lines_give_what_is_on_the_screen(
     page.keyboard.type("5")
     page.keyboard.press("Enter")
     chip(page, 2).click()
-    chip(page, 11).click()  # past the length: reaches for it
+    chip(page, 11).click()  # past the length: extends the program
     expect(page.locator("#length-shown")).to_have_text("12 of 12")
     ready(page)
     page.get_by_role("button", name="Python").click()
@@ -399,10 +401,10 @@ def test_the_address_holds_the_state(visit, folder):
     expect(page.locator("#r2")).to_have_text(shown[2])
     assert (codes(page), length(page)) == shown[:2]
     expect(chip(page, 1)).to_have_class(re.compile("erased"))
-    assert overlay(page) == "Held up by token 0"
+    assert overlay(page) == "Erasure map of token 0"
 
 
-def test_for_somebody_else_the_program_of_an_image_is_there_without_it(visit, folder):
+def test_a_shared_address_of_an_image_shows_the_program_only(visit, folder):
     page = dropped(visit, folder)
     chip(page, 1).click()
     expect(chip(page, 1)).to_have_class(re.compile("erased"))
@@ -416,16 +418,16 @@ def test_a_shared_address_of_a_scene_shows_the_same(visit):
     page = visit("#scene=4.2")
     chip(page, 0).click(modifiers=["Shift"])
     chip(page, 2).click(modifiers=["Shift"])
-    expect(page.locator("#pair-told")).to_contain_text("synergy")
-    told = page.locator("#pair-told").text_content()
+    expect(page.locator("#pair-text")).to_contain_text("synergy")
+    shown = page.locator("#pair-text").text_content()
     other = visit("#" + page.url.split("#")[1])
-    expect(other.locator("#pair-told")).to_have_text(told)
+    expect(other.locator("#pair-text")).to_have_text(shown)
 
 
-# Everybody.
+# Accessibility.
 
 
-def test_everything_by_keyboard_alone(visit, folder, tokenizer):
+def test_everything_works_by_keyboard(visit, folder, tokenizer):
     page = visit("#scene=4.2")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the program")).to_be_focused()
@@ -454,7 +456,7 @@ def test_everything_by_keyboard_alone(visit, folder, tokenizer):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     expect(chip(page, 2)).to_be_focused()
-    expect(page.locator("#overlay")).to_have_attribute("data-map", "Held up by token 2")
+    expect(page.locator("#overlay")).to_have_attribute("data-map", "Erasure map of token 2")
     page.keyboard.press("Delete")
     expect(chip(page, 2)).to_have_class(re.compile("erased"))
     page.keyboard.press("Control+z")
@@ -463,7 +465,7 @@ def test_everything_by_keyboard_alone(visit, folder, tokenizer):
     page.keyboard.press("Space")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Space")
-    expect(page.locator("#pair-told")).to_contain_text("Tokens 2 and 3: synergy")
+    expect(page.locator("#pair-text")).to_contain_text("Tokens 2 and 3: synergy")
     before = codes(page)
     page.keyboard.press("s")
     assert codes(page)[2:4] == [before[3], before[2]]
@@ -476,15 +478,17 @@ def test_everything_by_keyboard_alone(visit, folder, tokenizer):
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    expect(page.locator("#patch-told")).to_have_text("Row 1, column 1 is held up by")
+    expect(page.locator("#patch-text")).to_have_text(
+        "Row 1, column 1: tokens with the largest effect"
+    )
 
 
-def test_a_phone_shows_it_all_without_scrolling_sideways(visit, folder):
+def test_a_phone_needs_no_horizontal_scrolling(visit, folder):
     page = dropped(visit, folder, viewport=PHONE, has_touch=True, is_mobile=True)
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= PHONE["width"]
-    chip(page, 1).tap()  # a finger cannot hover, so a tap selects
-    expect(page.locator("#overlay")).to_have_attribute("data-map", "Held up by token 1")
+    chip(page, 1).tap()  # without hovering, a tap selects
+    expect(page.locator("#overlay")).to_have_attribute("data-map", "Erasure map of token 1")
     expect(page.locator("#overlay")).to_be_in_viewport()
     small = page.locator("button:visible, a:visible").evaluate_all(
         """all => all.filter((each) => !each.classList.contains("skip"))
@@ -519,7 +523,7 @@ CONTRASTS = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_contrast_is_enough_for_every_text_and_every_code(visit, folder, scheme):
+def test_contrast_of_every_text_and_code(visit, folder, scheme):
     page = dropped(visit, folder, color_scheme=scheme, reduced_motion="reduce")
     chip(page, 1).click()
     drag_length(page, 0.6)
@@ -554,9 +558,7 @@ def test_every_control_has_a_name(visit, folder):
         }).map((each) => each.id)"""
     )
     assert not nameless
-    expect(chip(page, 0)).to_have_accessible_name(
-        re.compile(r"Token 0, code \d+, active, holds up")
-    )
+    expect(chip(page, 0)).to_have_accessible_name(re.compile(r"Token 0, code \d+, active, effect"))
     expect(page.locator("#length")).to_have_attribute(
         "aria-valuetext", re.compile(r"of 12 codes, predicted")
     )
@@ -568,7 +570,7 @@ def test_the_api_page_describes_every_endpoint(visit):
     assert {"POST /api/encode", "POST /api/erasure", "GET /api/codes/{code}"} <= set(titles)
 
 
-def test_the_visitor_may_choose_light_or_dark(visit):
+def test_the_theme_can_be_changed(visit):
     paper = "getComputedStyle(document.body).backgroundColor"
     page = visit(color_scheme="dark")
     dark = page.evaluate(paper)

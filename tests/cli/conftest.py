@@ -1,4 +1,4 @@
-"""A small model, a few pictures, and the command line to try on them."""
+"""A small model, a few images, and a fixture that runs the command line."""
 
 from __future__ import annotations
 

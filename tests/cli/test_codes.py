@@ -1,4 +1,4 @@
-"""`encode`, `interpret` and `decode`, as typed in a terminal."""
+"""`strop encode`, `strop interpret` and `strop decode`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch import Tensor
 import strop
 from strop import Program, Tokenizer
 from strop.cli import console
-from strop.errors import DataError
 from strop.images import save_image
 
 Run = Callable[..., tuple[int, str, str]]
@@ -47,15 +46,13 @@ def test_parquet_and_json_lines_agree(
     assert pq.read_table(tmp_path / "a.parquet").column_names[:3] == ["name", "length", "codes"]
 
 
-def test_encode_does_what_the_library_does(
-    run: Run, model: Path, pictures: Path, tmp_path: Path
-) -> None:
+def test_encode_equals_the_library(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
     run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl", "--length", "5")
     paths = [str(pictures / "inner" / f"{n}.png") for n in range(3)]
     assert Program.load(tmp_path / "a.jsonl") == strop.load(model).encode(paths, length=5)
 
 
-def test_a_mean_length_is_met_as_the_library_meets_it(
+def test_mean_length_equals_the_library(
     run: Run, tokenizer: Tokenizer, images: Tensor, tmp_path: Path
 ) -> None:
     tokenizer.save_pretrained(tmp_path / "model")
@@ -83,7 +80,7 @@ def test_rates(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
         assert check(Program.load(tmp_path / "a.jsonl").lengths)
 
 
-def test_unreadable_images_are_skipped_named_and_reported(
+def test_unreadable_images_are_skipped_and_listed(
     run: Run, model: Path, pictures: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.jpg"
@@ -100,25 +97,25 @@ def test_unreadable_images_are_skipped_named_and_reported(
 
 def test_json_on_stdout(run: Run, model: Path, pictures: Path) -> None:
     status, out, _ = run("encode", pictures, "-m", model, "--json")
-    told = json.loads(out)
+    result = json.loads(out)
     assert status == 0
-    assert told["images"] == len(told["programs"]) == 3
-    assert all(len(row["codes"]) == row["length"] for row in told["programs"])
-    assert told["skipped"] == []
+    assert result["images"] == len(result["programs"]) == 3
+    assert all(len(row["codes"]) == row["length"] for row in result["programs"])
+    assert result["skipped"] == []
 
 
-def test_json_names_what_was_skipped(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
+def test_json_lists_skipped_images(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
     missing, target = str(tmp_path / "missing.png"), tmp_path / "a.parquet"
     status, out, _ = run("encode", pictures, missing, "-m", model, "-o", target, "--json")
-    told = json.loads(out)
-    assert (status, told["images"], told["output"]) == (1, 3, str(target))
-    assert [skipped["name"] for skipped in told["skipped"]] == [missing]
-    assert missing in told["skipped"][0]["reason"]
+    result = json.loads(out)
+    assert (status, result["images"], result["output"]) == (1, 3, str(target))
+    assert [skipped["name"] for skipped in result["skipped"]] == [missing]
+    assert missing in result["skipped"][0]["reason"]
 
     status, out, _ = run("encode", missing, "-m", model, "--json")
-    told = json.loads(out)
-    assert (status, told["images"], told["mean_length"], told["programs"]) == (1, 0, None, [])
-    assert len(told["skipped"]) == 1
+    result = json.loads(out)
+    assert (status, result["images"], result["mean_length"], result["programs"]) == (1, 0, None, [])
+    assert len(result["skipped"]) == 1
 
 
 def test_interpret_and_decode_print_json(
@@ -127,15 +124,15 @@ def test_interpret_and_decode_print_json(
     programs, field, seen = (tmp_path / name for name in ("a.jsonl", "f.safetensors", "seen"))
     run("encode", pictures, "-m", model, "-o", programs)
     _, out, _ = run("interpret", programs, "-m", model, "-o", field, "--json")
-    told = json.loads(out)
-    assert (told["programs"], told["output"]) == (3, str(field))
+    result = json.loads(out)
+    assert (result["programs"], result["output"]) == (3, str(field))
     with safe_open(field, "pt") as file:
-        assert told["field"] == list(file.get_tensor("field").shape)
+        assert result["field"] == list(file.get_tensor("field").shape)
     _, out, _ = run("decode", programs, "-m", model, "-o", seen, "--json")
     assert json.loads(out) == {"pictures": 3, "output": str(seen)}
 
 
-def test_names_with_brackets_are_printed_as_they_are(
+def test_names_with_brackets_are_not_markup(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -160,7 +157,7 @@ def test_names_with_brackets_are_printed_as_they_are(
 def test_without_a_bundled_model_one_must_be_given(
     command: str, run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(console, "BUNDLED", tmp_path)
+    monkeypatch.setattr("strop.model.teacher.BUNDLED", tmp_path)
     run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl")
     source = pictures if command == "encode" else tmp_path / "a.jsonl"
     target = {"encode": "b.jsonl", "interpret": "f.safetensors", "decode": "seen"}[command]
@@ -179,7 +176,7 @@ def test_decode_holds_one_batch_of_fields_at_a_time(
     run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl")
     calls = []
 
-    def watched(verb: str) -> Callable[..., Tensor]:
+    def recorded(verb: str) -> Callable[..., Tensor]:
         original = getattr(Tokenizer, verb)
 
         def call(*args: object, **options: object) -> Tensor:
@@ -189,14 +186,14 @@ def test_decode_holds_one_batch_of_fields_at_a_time(
         return call
 
     for verb in ("interpret", "decode"):
-        monkeypatch.setattr(Tokenizer, verb, watched(verb))
+        monkeypatch.setattr(Tokenizer, verb, recorded(verb))
     options = ("-m", model, "-o", tmp_path / "seen", "--batch", 2)
     assert run("decode", tmp_path / "a.jsonl", *options)[0] == 0
     assert calls == ["interpret", "decode"] * 2
 
 
 @pytest.mark.parametrize("place", ["a-file/a.jsonl", "a-file/deeper/a.jsonl", "folder.jsonl"])
-def test_an_output_that_cannot_be_is_told_before_the_work(
+def test_an_impossible_output_is_refused_before_the_work(
     place: str, run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
 ) -> None:
     (tmp_path / "a-file").write_text("")
@@ -208,19 +205,14 @@ def test_an_output_that_cannot_be_is_told_before_the_work(
     assert "Traceback" not in err
 
 
-def test_a_folder_that_is_not_writable_is_told_before_the_work(
+def test_a_read_only_folder_is_refused_before_the_work(
     run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    # Asked of the system rather than arranged: root may write everywhere.
+    # Patched, because root may write to every folder.
     monkeypatch.setattr(console.os, "access", lambda path, mode: Path(path) != tmp_path)
     monkeypatch.setattr(Tokenizer, "encode", _not_reached)
     status, _, err = run("encode", pictures, "-m", model, "-o", tmp_path / "new" / "a.jsonl")
     assert (status, f"{tmp_path} is not writable" in err) == (1, True)
-
-
-def test_an_unset_variable_is_not_this_folder() -> None:
-    with pytest.raises(DataError, match="A path is empty"):
-        console.find_images(["a.png", ""])
 
 
 def test_folders_are_searched_as_datasets_are(run: Run, model: Path, tmp_path: Path) -> None:
@@ -261,7 +253,7 @@ def test_decode_writes_one_picture_each(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["encode", "x.png", "-m", "no-such-model"], "no-such-model"),
         (["encode", "x.png", "--length", "0"], "[1, 16]"),
@@ -280,9 +272,9 @@ def test_decode_writes_one_picture_each(
         (["info", "strop-s-dinov3-z"], "Did you mean 'strop-s-dinov3-"),
     ],
 )
-def test_what_cannot_be_is_told_in_a_sentence(
+def test_invalid_arguments_are_refused(
     arguments: list[str],
-    told: str,
+    message: str,
     run: Run,
     model: Path,
     pictures: Path,
@@ -297,7 +289,7 @@ def test_what_cannot_be_is_told_in_a_sentence(
     status, out, err = run(*arguments)
     assert status == 1
     assert out == ""
-    assert told in err
+    assert message in err
     assert "Traceback" not in err
     assert sorted(tmp_path.iterdir()) == before
 

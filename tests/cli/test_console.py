@@ -1,18 +1,21 @@
-"""What the commands share, and how the command line ends."""
+"""Shared options of the commands, and how the command line ends."""
 
 from __future__ import annotations
 
 import errno
+import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors import SafetensorError
 
 from strop import Program
+from strop.cli import console
 from strop.device import check_device, choose_device
-from strop.errors import ConfigError
+from strop.errors import ConfigError, DataError, ProgramError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -21,7 +24,7 @@ Run = Callable[..., tuple[int, str, str]]
     "error",
     [OSError(errno.ENOSPC, "No space left on device", "a.jsonl"), SafetensorError("No space left")],
 )
-def test_a_full_disk_is_told_in_a_sentence(
+def test_a_full_disk_is_reported(
     error: Exception, run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -46,7 +49,7 @@ def test_an_interrupt_ends_quietly(
 
 
 @pytest.mark.parametrize(
-    ("gpus", "device", "told"),
+    ("gpus", "device", "message"),
     [
         (0, "cuda", "no GPU"),
         (1, "cuda:1", "1 GPU here"),
@@ -56,13 +59,13 @@ def test_an_interrupt_ends_quietly(
         (2, "gpu", "cpu or cuda"),
     ],
 )
-def test_devices_that_are_not_here(gpus: int, device: str, told: str, monkeypatch) -> None:
+def test_missing_devices_are_refused(gpus: int, device: str, message: str, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         check_device(device)
 
 
-def test_devices_that_are_here(monkeypatch) -> None:
+def test_available_devices_are_accepted(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [check_device(name) for name in (None, "cpu", "cuda", "cuda:1")] == [
         None,
@@ -74,3 +77,33 @@ def test_devices_that_are_here(monkeypatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert choose_device(None) == chosen
         assert choose_device("cpu") == "cpu"
+
+
+def test_progress_bars_draw_one_bar_for_each_task(monkeypatch) -> None:
+    shown = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(console, "err", shown)
+    with console.progress_bars() as progress:
+        progress("fields", 3, 7)
+        progress("training: loss 0.50", 1, 20)
+        progress("training: loss 0.25", 20, 20)
+    text = shown.file.getvalue()
+    assert "fields" in text
+    assert "3/7" in text
+    assert "loss 0.25" in text
+    assert "20/20" in text
+    assert "loss 0.50" not in text.rsplit("fields", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("~no-such-user/x.png", "unknown home folder"), ("a\0*.png", "NUL"), (" ", "A path is empty")],
+)
+def test_impossible_paths_are_refused(pattern: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        console.find_images([pattern])
+
+
+@pytest.mark.parametrize("text", ["long", "-1", "9" * 5000])
+def test_impossible_lengths_are_refused(text: str) -> None:
+    with pytest.raises(ProgramError, match="not a number of codes"):
+        console.parse_length(text)

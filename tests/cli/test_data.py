@@ -11,6 +11,7 @@ import torch
 
 from strop.cli import data
 from strop.images import save_image
+from strop.progress import Progress
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -32,9 +33,9 @@ def test_scenes_are_rendered_where_and_by_whom_was_asked(
 ) -> None:
     given = {}
 
-    def write(*_: object, progress: Callable[[int, int], None], **options: object) -> Path:
+    def write(*_: object, progress: Progress, **options: object) -> Path:
         given.update(options)
-        progress(1, 2)
+        progress("rendering", 1, 2)
         return tmp_path
 
     monkeypatch.setattr(data, "write_scenes", write)

@@ -1,4 +1,4 @@
-"""The tour on the bundled models: it leaves behind what it says, and what it says to try works."""
+"""The demo writes what it promises, and the commands it suggests work."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from strop.cli import app, console
 
 
 @pytest.fixture(scope="module")
-def toured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """The folder of a tour of few images, and what was printed."""
-    folder = tmp_path_factory.mktemp("tour") / "demo"
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder of a demo on few images, and its output."""
+    folder = tmp_path_factory.mktemp("run") / "demo"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "COUNTS", (3, 10))
-        patch.setattr(demo, "OTHERS", 2)
-        patch.setattr(demo, "SQUARES", dict(list(demo.SQUARES.items())[:2]))
+        patch.setattr(demo, "OBJECT_COUNTS", (3, 10))
+        patch.setattr(demo, "OTHER_SCENES", 2)
+        patch.setattr(demo, "PHOTOS", dict(list(demo.PHOTOS.items())[:2]))
         patch.setattr(console.out, "width", 200)  # no program is wrapped
         done = CliRunner().invoke(app, ["demo", "--out", str(folder), "--device", "cpu"])
     assert done.exit_code == 0, done.output
@@ -30,8 +30,8 @@ def toured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 
 
 @pytest.mark.parametrize("title", ["scenes", "photos"])
-def test_it_leaves_programs_and_pictures(title: str, toured: tuple[Path, Result]) -> None:
-    folder, done = toured
+def test_it_writes_programs_and_pictures(title: str, demo_run: tuple[Path, Result]) -> None:
+    folder, done = demo_run
     program = strop.Program.load(folder / f"{title}.parquet")
     assert len(program) == 2
     assert strop.load(title, device="cpu").encode(list(program.names)) == program
@@ -42,16 +42,16 @@ def test_it_leaves_programs_and_pictures(title: str, toured: tuple[Path, Result]
         assert " ".join(map(str, row.codes.tolist())) in done.stdout
 
 
-def test_more_to_see_takes_more_codes(toured: tuple[Path, Result]) -> None:
-    folder, _ = toured
+def test_complex_images_get_longer_programs(demo_run: tuple[Path, Result]) -> None:
+    folder, _ = demo_run
     three, ten = strop.Program.load(folder / "scenes.parquet").lengths.tolist()
     assert three < ten
     pagoda, sky = strop.Program.load(folder / "photos.parquet").lengths.tolist()
     assert sky < pagoda
 
 
-def test_the_page_needs_nothing_from_elsewhere(toured: tuple[Path, Result]) -> None:
-    folder, _ = toured
+def test_the_page_has_no_external_resources(demo_run: tuple[Path, Result]) -> None:
+    folder, _ = demo_run
     page = (folder / "index.html").read_text(encoding="utf-8")
     pictures = re.findall(r'src="([^"]+)"', page)
     assert len(pictures) == 4
@@ -59,8 +59,8 @@ def test_the_page_needs_nothing_from_elsewhere(toured: tuple[Path, Result]) -> N
     assert "http" not in page
 
 
-def test_what_it_says_to_try_can_be_tried(toured: tuple[Path, Result]) -> None:
-    _, done = toured
+def test_suggested_commands_work(demo_run: tuple[Path, Result]) -> None:
+    _, done = demo_run
     tips = [
         shlex.split(line, comments=True)
         for line in re.findall(r"^  \S*strop (.*)", done.stdout, re.M)
@@ -74,14 +74,14 @@ def test_what_it_says_to_try_can_be_tried(toured: tuple[Path, Result]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tip", [2, 3])
-def test_the_longer_tips_work_too(tip: int, toured: tuple[Path, Result]) -> None:
-    _, done = toured
+def test_suggested_long_commands_work(tip: int, demo_run: tuple[Path, Result]) -> None:
+    _, done = demo_run
     line = re.findall(r"^  \S*strop (.*)", done.stdout, re.M)[tip]
     tried = CliRunner().invoke(app, shlex.split(line, comments=True))
     assert tried.exit_code == 0, tried.output
 
 
-def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("")
     with pytest.raises(strop.StropError, match="is a file"):
-        demo.tour(tmp_path / "demo")
+        demo.run_demo(tmp_path / "demo")

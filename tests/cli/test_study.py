@@ -42,7 +42,7 @@ def test_json_on_stdout_is_what_was_written(run, model, tmp_path):
         (("nonsense",), "There is no study 'nonsense'"),
         (("codes", "--pags", "3"), "Unknown key codes.pags"),
         (("codes", "--pages", "many"), "codes.pages is 'many'"),
-        (("codes", "loose"), "'loose' is no option"),
+        (("codes", "loose"), "'loose' is not an option"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(run, model, tmp_path, arguments, complaint):

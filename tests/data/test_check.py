@@ -18,9 +18,9 @@ def test_counts(voc_root: Path, write_image: Write, write_ids: Write, workers: i
     root = voc_root / "VOCdevkit/VOC2012"
     write_image(root / "JPEGImages/2007_000002.jpg", width=20, height=10)
     write_ids(root / "SegmentationClass/2007_000002.png", [20, 0], 20, 10)
-    done: list[tuple[int, int]] = []
+    done: list[tuple[str, int, int]] = []
     report = check_dataset(f"voc:{voc_root}", workers, lambda *step: done.append(step))
-    assert done[-1] == (2, 2)
+    assert done[-1] == ("checking", 2, 2)
     assert report.ok
     assert (report.count, report.good) == (2, 2)
     assert dict(report.sizes) == {(40, 30): 1, (20, 10): 1}

@@ -19,13 +19,13 @@ from strop.errors import DataError
 def test_whatever_pillow_raises_names_the_file(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error("from a decoder")
 
     monkeypatch.setattr(Image, "open", fail)
     for read in (read_ids, read_depth):
         with pytest.raises(DataError, match=r"a\.png is damaged or cut short \(from a decoder"):
-            read(b"", "a.png")
+            read(b"x", "a.png")
 
 
 def test_what_we_say_ourselves_is_not_damage(tmp_path: Path) -> None:

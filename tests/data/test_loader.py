@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.data import Batch, Loader, Record, epoch_order, open_dataset, pack_dataset, stack
+from strop.data import (
+    Batch,
+    Loader,
+    Record,
+    ScenesDataset,
+    concat,
+    epoch_order,
+    image_batches,
+    open_dataset,
+    pack_dataset,
+    read_dataset,
+    record_batches,
+    stack,
+)
+from strop.data.loader import checked_images
 from strop.data.pool import default_context
 from strop.data.subset import subset
 from strop.errors import DataError
+from strop.images import save_image
 
 
 class Numbers:
@@ -283,7 +299,7 @@ def test_two_iterations_at_once_are_refused() -> None:
         one = iter(loader)
         next(one)
         next(iter(loader))
-        with pytest.raises(DataError, match="overtaken"):
+        with pytest.raises(DataError, match="newer iteration"):
             list(one)
 
 
@@ -414,3 +430,87 @@ def test_scenes_are_rendered_in_chunks() -> None:
 
 ORDER_0_0 = [4, 8, 0, 1, 7, 6, 2, 5, 3, 9]
 ORDER_7_3 = [9, 6, 2, 3, 8, 4, 7, 0, 5, 1]
+
+
+# --- all batches of a dataset
+
+
+@pytest.fixture
+def scenes():
+    return ScenesDataset(5, size=32, seed=3)
+
+
+def test_all_images_in_order(scenes):
+    batches = list(image_batches(scenes, size=32, fit="squash", batch=2))
+    assert [len(part) for part in batches] == [2, 2, 1]
+    expected = torch.stack([scenes[index].image for index in range(5)])
+    assert torch.equal(torch.cat(batches), expected)
+
+
+def test_records_keep_their_parts(scenes):
+    batches = list(record_batches(scenes, size=32, fit="squash", batch=3))
+    assert [len(part) for part in batches] == [3, 2]
+    assert batches[1].scenes[0] == scenes[3].scene
+    assert torch.equal(batches[0].depth[2], scenes[2].depth)
+
+
+def test_broken_records_are_left_out_and_named(tmp_path):
+    for name in ("a", "c"):
+        save_image(tmp_path / f"{name}.png", torch.rand(3, 32, 32))
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    dataset = open_dataset(f"folder:{tmp_path}")
+    with pytest.warns(UserWarning, match=r"b\.png"):
+        (batch,) = record_batches(dataset, size=32, fit="squash")
+    assert batch.indices.tolist() == [0, 2]
+
+
+def test_a_dataset_without_an_image_is_refused(scenes):
+    with pytest.raises(DataError, match=r"holds no image\. Name a dataset that holds some"):
+        next(image_batches(subset(scenes, []), size=32, fit="squash"))
+
+
+def test_a_tensor_is_let_through_if_it_holds_images(scenes):
+    images = torch.stack([scenes[index].image for index in range(5)])
+    assert checked_images(images, 32) is images
+    for wrong in (images / 255, images[0], images[:0], images[..., :16], torch.tensor(3)):
+        with pytest.raises(DataError, match=r"uint8 of shape \(n, 3, 32, 32\), at least one"):
+            checked_images(wrong, 32)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_renders_the_same_scenes(scenes):
+    there = list(record_batches(scenes, size=32, fit="squash", batch=3, device="cuda"))
+    here = list(record_batches(scenes, size=32, fit="squash", batch=3))
+    for a, b in zip(there, here, strict=True):
+        assert a.images.device.type == "cpu"
+        assert a.names == b.names
+        assert (a.images.float() - b.images.float()).abs().mean() < 1
+        assert (a.instance == b.instance).float().mean() > 0.99
+
+
+def test_a_dataset_is_read_as_one_batch(scenes):
+    whole = read_dataset(scenes, size=32, fit="squash", batch=2)
+    assert whole.names == tuple(scenes[index].name for index in range(5))
+    assert torch.equal(whole.indices, torch.arange(5))
+    assert torch.equal(whole.depth[4], scenes[4].depth)
+    assert whole.scenes[3] == scenes[3].scene
+
+
+def test_concat_drops_a_part_that_a_batch_lacks(scenes):
+    first, second = record_batches(scenes, size=32, fit="squash", batch=3)
+    without = replace(second, depth=None, scenes=None)
+    joined = concat([first, without])
+    assert joined.depth is None
+    assert joined.scenes is None
+    assert torch.equal(joined.instance, torch.cat([first.instance, second.instance]))
+
+
+def test_take_selects_records(scenes):
+    batch = read_dataset(scenes, size=32, fit="squash")
+    some = batch.take([4, 0, 4])
+    assert some.names == (batch.names[4], batch.names[0], batch.names[4])
+    assert some.indices.tolist() == [4, 0, 4]
+    assert torch.equal(some.images, batch.images[[4, 0, 4]])
+    assert some.valid is None
+    assert some.scenes[1] == batch.scenes[0]

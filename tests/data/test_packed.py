@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from strop.data import Loader, fit_record, open_dataset, pack_dataset
+from strop.data import Loader, fit_record, open_dataset, pack_dataset, read_dataset
 from strop.errors import DataError, FormatError
 
 Write = Callable[..., Path]
@@ -25,7 +25,7 @@ def test_packed_records_are_the_fitted_ones(clevr_root: Path, tmp_path: Path, wo
         tmp_path / "out",
         size=20,
         workers=workers,
-        progress=lambda done, total: steps.append((done, total)),
+        progress=lambda _, done, total: steps.append((done, total)),
     )
     assert steps[-1] == (3, 3)
     assert report.count == 3
@@ -80,7 +80,7 @@ def test_a_broken_off_run_goes_on(
     class StopError(Exception):
         pass
 
-    def stop(done: int, total: int) -> None:
+    def stop(task: str, done: int, total: int) -> None:
         if done >= 200:
             raise StopError
 
@@ -91,7 +91,7 @@ def test_a_broken_off_run_goes_on(
         open_dataset(f"packed:{tmp_path}/out")
     first: list[int] = []
     report = pack_dataset(
-        f"{tmp_path}/in", tmp_path / "out", size=8, progress=lambda done, _: first.append(done)
+        f"{tmp_path}/in", tmp_path / "out", size=8, progress=lambda _, done, __: first.append(done)
     )
     assert first[0] > 100  # it did not start over
     assert report.count == whole.count == 299
@@ -103,12 +103,25 @@ def test_a_broken_off_run_goes_on(
     }
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_padding_survives_packing(tmp_path: Path, write_image: Write, workers: int) -> None:
+    write_image(tmp_path / "in/0.png", 0, 40, 20)
+    write_image(tmp_path / "in/1.png", 1, 20, 20)
+    report = pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=16, fit="pad", workers=workers)
+    assert report.parts == ("image", "valid")
+    expected = read_dataset(open_dataset(f"{tmp_path}/in"), size=16, fit="pad")
+    packed = read_dataset(open_dataset(f"packed:{tmp_path}/out"), size=16, fit="pad")
+    assert torch.equal(packed.images, expected.images)
+    assert torch.equal(packed.valid, expected.valid)
+    assert packed.valid.flatten(1).sum(1).tolist() == [16 * 8, 16 * 16]
+
+
 def test_a_folder_in_the_way_is_left_alone(tmp_path: Path, write_image: Write) -> None:
     write_image(tmp_path / "in/0.png")
     work = tmp_path / "out.partial"
     work.mkdir()
     (work / "thesis.txt").write_text("years of work")
-    with pytest.raises(DataError, match=r"out\.partial exists already \(thesis\.txt\)"):
+    with pytest.raises(DataError, match=r"out\.partial already exists \(thesis\.txt\)"):
         pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
     (work / "progress.json").write_text('{"format": "strop.other/1"}')
     with pytest.raises(FormatError, match="not a strop packing file"):
@@ -127,7 +140,7 @@ def test_work_of_other_settings(
         write_image(tmp_path / f"in/{i:02d}.png", i, 8, 8)
     monkeypatch.setattr("strop.data.pack._SAVE_EVERY", 64 if saved else 4096)
 
-    def stop(done: int, total: int) -> None:
+    def stop(task: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -165,7 +178,7 @@ def test_another_fit_is_refused(voc_root: Path, tmp_path: Path) -> None:
 def test_what_goes_wrong(tmp_path: Path, write_image: Write, voc_root: Path) -> None:
     write_image(tmp_path / "in/0.png")
     pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(DataError, match="already exists"):
         pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=8)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/0.png").write_bytes(b"x")

@@ -52,7 +52,11 @@ def test_a_plus_is_a_plus() -> None:
     assert (spec.path, spec.parameters["masks"]) == ("/a+b", "/c+d e&f")
 
 
-@given(path=st.text(min_size=1), masks=st.none() | st.text(), limit=st.none() | st.integers(0))
+@given(
+    path=st.text(min_size=1),
+    masks=st.none() | st.text(),
+    limit=st.none() | st.integers(0, 10**18 - 1),
+)
 def test_every_spec_comes_back(path: str, masks: str | None, limit: int | None) -> None:
     given = {"masks": masks, "limit": limit}
     spec = Spec("voc", path, {key: value for key, value in given.items() if value is not None})
@@ -79,6 +83,8 @@ def test_every_text_that_parses_comes_back(text: str) -> None:
         ("voc:/x?spilt=val", "no parameter 'spilt'. Did you mean 'split'"),
         ("voc:/x?limit=ten", "'limit' of 'voc' is 'ten'"),
         ("voc:/x?limit=-1", "'limit' of 'voc' is '-1'"),
+        ("voc:/x?limit=" + "9" * 5000, "at most 18 digits"),
+        ("scenes:?n=999999999999999999999", "at most 18 digits"),
         ("voc:/x?split=a&split=b", "given twice"),
         ("voc:?split=val", "names no path"),
         ("scenes:/x?n=3", "takes no path"),
@@ -88,6 +94,22 @@ def test_refused_by_name(text: str, complaint: str) -> None:
     with pytest.raises(DataError) as caught:
         parse_spec(text)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "scenes:?n=99999999999999",
+        "scenes:?n=0",
+        "scenes:?start=9999999999999999999",
+        "scenes:?n=5&start=999999999999999999999999",
+        "scenes:?size=1000000",
+        "scenes:?size=0",
+    ],
+)
+def test_scenes_of_absurd_number_or_size_are_refused(spec: str) -> None:
+    with pytest.raises(DataError, match=r"scenes: (n|size) is|at most 18 digits"):
+        open_dataset(spec)
 
 
 def test_skip_and_limit(voc_root: Path) -> None:

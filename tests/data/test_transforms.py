@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.data import Record, crop, fit_record, flip, squash
-from strop.images import fit_square
+from strop.data import VOID, Record, crop, fit_record, flip, pad, squash, stack
+from strop.images import PAD_COLOUR, content_box, fit_square
 
 PALETTE = torch.tensor([[20, 30, 40], [220, 60, 30], [40, 200, 90], [60, 80, 240]])
 
@@ -72,11 +72,50 @@ def test_pixels_are_those_of_fit_square(height: int, width: int, size: int, seed
     record = Record(image=image, name="smooth")
     assert torch.equal(squash(record, size).image, fit_square(image, size, "squash"))
     assert torch.equal(crop(record, size).image, fit_square(image, size, "crop"))
-    for fit in ("squash", "crop"):
+    assert torch.equal(pad(record, size).image, fit_square(image, size, "pad"))
+    for fit in ("squash", "crop", "pad"):
         fast = fit_record(record, size, fit, "fast").image.int()  # type: ignore[arg-type]
         exact = fit_record(record, size, fit, "exact").image.int()  # type: ignore[arg-type]
         assert (fast - exact).abs().max() <= 2
         assert (fast - exact).abs().float().mean() < 0.6
+
+
+@settings(max_examples=40, deadline=None)
+@given(height=sides, width=sides, size=st.integers(24, 70), seed=st.integers(0, 9))
+def test_padding_is_marked_in_every_part(height: int, width: int, size: int, seed: int) -> None:
+    for resize in ("exact", "fast"):
+        record = fit_record(blocks(height, width, seed), size, "pad", resize)  # type: ignore[arg-type]
+        left, top, right, bottom = content_box(width, height, size, "pad")
+        inside = torch.zeros(size, size, dtype=torch.bool)
+        inside[top:bottom, left:right] = True
+        assert record.semantic is not None
+        assert record.instance is not None
+        assert record.depth is not None
+        assert record.valid is not None
+        assert torch.equal(record.valid, inside)
+        assert (record.semantic[~inside] == VOID).all()
+        assert (record.instance[~inside] == 0).all()
+        assert (record.depth[~inside] == 0).all()
+        padding = record.image[:, ~inside]
+        assert torch.equal(padding, torch.tensor(PAD_COLOUR)[:, None].expand_as(padding))
+        assert record.semantic[inside].max() < 4
+        assert (record.instance[inside] == record.semantic[inside] + 1).all()
+        assert record.semantic.dtype == torch.int64
+        assert record.depth.dtype == torch.float32
+        flipped = flip(record)
+        assert flipped.valid is not None
+        assert torch.equal(flipped.valid, inside.flip(-1))
+        assert torch.equal(fit_record(record, size, "pad").valid, record.valid)  # type: ignore[arg-type]
+
+
+def test_a_square_record_is_all_valid_when_padded() -> None:
+    square, wide = pad(blocks(30, 30, 0), 30), pad(blocks(20, 30, 0), 30)
+    assert square.valid is not None
+    assert square.valid.all()
+    batch = stack([square, wide], [0, 1])
+    assert batch.valid is not None
+    assert batch.valid.sum().item() == 30 * 30 + 20 * 30
+    assert squash(blocks(20, 30, 0), 30).valid is None
 
 
 @given(height=sides, width=sides, seed=st.integers(0, 9))
@@ -104,8 +143,16 @@ def test_the_scene_moves_with_the_picture() -> None:
         "relationships": {"left": [[1]], "right": [[]]},
     }
     record = Record(image=image, name="spot", scene=scene)
-    for moved in (squash(record, 40), crop(record, 40), flip(record), flip(crop(record, 40))):
+    for moved in (
+        squash(record, 40),
+        crop(record, 40),
+        pad(record, 40),
+        flip(record),
+        flip(crop(record, 40)),
+    ):
         bright = moved.image[0].float()
+        if moved.valid is not None:
+            bright = bright * moved.valid
         ys, xs = torch.meshgrid(*(torch.arange(n).float() for n in bright.shape), indexing="ij")
         centre = ((xs * bright).sum() / bright.sum(), (ys * bright).sum() / bright.sum())
         assert moved.scene is not None

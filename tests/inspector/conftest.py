@@ -1,4 +1,4 @@
-"""One server for all tests of a worker. Without the extra `inspect` there are none."""
+"""One server for all tests of a worker. Without the extra `inspect` the tests are not collected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if importlib.util.find_spec("fastapi") is None:
 
 @pytest.fixture(scope="session")
 def gallery(tmp_path_factory: pytest.TempPathFactory, images: Tensor) -> Path:
-    """A folder of four images and one that is broken."""
+    """A folder of four images and a broken one."""
     from serving import image_file
 
     folder = tmp_path_factory.mktemp("gallery")

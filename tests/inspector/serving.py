@@ -1,4 +1,4 @@
-"""A real inspector on a real port, for as long as a block runs."""
+"""An inspector on a real socket, for tests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import uvicorn
 from PIL import Image
 from torch import Tensor
 
-from strop.inspector.server import create_app
+from strop.inspector.server import Server, create_app
 from strop.model.tokenizer import Tokenizer
 
 
 @contextmanager
 def served(tokenizer: Tokenizer, **options: Any) -> Iterator[str]:
-    """The address of an inspector that ends with the block."""
+    """Serve an inspector within the block; the value is its address."""
     app = create_app(tokenizer, **{"name": "model", **options})
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
+    server = Server(app, log_level="critical")
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -37,7 +36,7 @@ def served(tokenizer: Tokenizer, **options: Any) -> Iterator[str]:
 
 
 def image_file(image: Tensor, kind: str = "PNG") -> bytes:
-    """uint8 `(3, H, W)` as the bytes of a file."""
+    """The bytes of an image file, from uint8 `(3, H, W)`."""
     file = io.BytesIO()
     Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, format=kind)
     return file.getvalue()

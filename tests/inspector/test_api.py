@@ -1,4 +1,4 @@
-"""The API over HTTP gives what the library gives."""
+"""Responses of the API equal results of the library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image
 from serving import base64_file, image_file, served
 
 import strop
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.images import read_image
 from strop.inspector import gallery as galleries
 from strop.inspector.engine import Engine
@@ -23,7 +23,7 @@ from strop.inspector.schema import ProgramJson
 from strop.metrics import cosine, r2, r2_centred
 
 
-def ask(client, path, **body):
+def post(client, path, **body):
     answer = client.post(f"/api/{path}", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -35,7 +35,7 @@ def picture(text):
 
 @pytest.fixture(scope="module")
 def encoded(client, images):
-    return ask(client, "encode", image=base64_file(images[0]))
+    return post(client, "encode", image=base64_file(images[0]))
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +43,28 @@ def program(tokenizer, images):
     return tokenizer.encode(images[0])
 
 
-def test_the_model_is_described(client, tokenizer):
+def test_model_facts(client, tokenizer):
     facts = client.get("/api/model").json()
     assert facts["fingerprint"] == tokenizer.identity.codes
     assert (facts["grid"], facts["max_length"], facts["codebook_size"]) == (4, 12, 64)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
-def test_encoding_gives_the_librarys_program(client, tokenizer, kind):
+def test_encode_equals_the_library(client, tokenizer, kind):
     content = image_file(torch.randint(0, 256, (3, 50, 90), dtype=torch.uint8), kind)
-    made = ask(client, "encode", image=base64.b64encode(content).decode())
+    made = post(client, "encode", image=base64.b64encode(content).decode())
     expected = tokenizer.encode(content)
     assert made["program"]["codes"] == expected[0].codes.tolist()
     assert made["program"]["codes"] + made["program"]["rest"] == expected.codes[0].tolist()
     assert round(made["predicted"]) == int(expected.lengths)
-    # What comes back is what the model sees, so that encoding it again changes nothing.
-    assert ask(client, "encode", image=made["image"]) == made
+    # The returned square is the input of the model, so encoding it gives the same program.
+    assert post(client, "encode", image=made["image"]) == made
 
 
-def test_interpreting_gives_the_librarys_field_and_scores(client, tokenizer, images, encoded):
+def test_interpret_equals_the_library(client, tokenizer, images, encoded):
     program = tokenizer.encode(images[0]).erase(0)
     given = ProgramJson.of(program).model_dump()
-    made = ask(client, "interpret", program=given, image=encoded["image"])
+    made = post(client, "interpret", program=given, image=encoded["image"])
     field, teacher = tokenizer.interpret(program), tokenizer.field(images[0])
     assert made["scores"]["r2"] == pytest.approx(r2(field, teacher).item(), abs=1e-4)
     centred = r2_centred(field, teacher).item()
@@ -77,59 +77,61 @@ def test_interpreting_gives_the_librarys_field_and_scores(client, tokenizer, ima
     assert picture(made["field"]).shape == picture(made["teacher"]).shape == (4, 4, 3)
 
 
-def test_without_an_image_there_is_a_field_but_no_score(client, encoded):
-    made = ask(client, "interpret", program=encoded["program"])
+def test_without_an_image_there_are_no_scores(client, encoded):
+    made = post(client, "interpret", program=encoded["program"])
     assert made["scores"] is None
     assert made["teacher"] is None
     assert picture(made["field"]).shape == (4, 4, 3)
 
 
-def test_the_curve_passes_through_the_chosen_point(client, encoded):
+def test_the_curve_holds_the_score_at_the_predicted_length(client, encoded):
     program = encoded["program"]
-    curve = ask(client, "curve", program=program, image=encoded["image"])
-    point = ask(client, "interpret", program=program, image=encoded["image"])["scores"]
+    curve = post(client, "curve", program=program, image=encoded["image"])
+    point = post(client, "interpret", program=program, image=encoded["image"])["scores"]
     assert len(curve["r2"]) == 12
     assert curve["r2"][program["length"] - 1] == pytest.approx(point["r2"], abs=1e-4)
     centred = curve["r2_centred"][program["length"] - 1]
     assert centred == pytest.approx(point["r2_centred"], abs=1e-4)
 
 
-def test_a_prefix_of_holes_has_no_point_on_the_curve(client, encoded):
-    holed = {**encoded["program"], "erased": [0, 1]}
-    curve = ask(client, "curve", program=holed, image=encoded["image"])
+def test_the_curve_is_null_for_a_prefix_of_erased_tokens(client, encoded):
+    erased = {**encoded["program"], "erased": [0, 1]}
+    curve = post(client, "curve", program=erased, image=encoded["image"])
     assert curve["r2"][:2] == [None, None]
     assert None not in curve["r2"][2:]
 
 
-def test_erasure_is_the_librarys(client, tokenizer, program):
-    made = ask(client, "erasure", program=ProgramJson.of(program).model_dump())
+def test_erasure_equals_the_library(client, tokenizer, program):
+    made = post(client, "erasure", program=ProgramJson.of(program).model_dump())
     maps = strop.erasure(tokenizer, program)[0, : int(program.lengths)]
     assert torch.allclose(torch.tensor(made["maps"]), maps, atol=1e-4)
     assert made["scores"] == pytest.approx(maps.mean(dim=(1, 2)).tolist(), abs=1e-4)
 
 
-def test_the_last_token_cannot_be_taken_out(client, program):
-    made = ask(client, "erasure", program=ProgramJson.of(program.truncate(1)).model_dump())
+def test_erasure_of_the_only_token_is_null(client, program):
+    made = post(client, "erasure", program=ProgramJson.of(program.truncate(1)).model_dump())
     assert made["scores"] == [None]
     assert made["maps"][0][0] == [None] * 4
 
 
-def test_synergy_is_what_two_hold_up_beyond_each(client, tokenizer, images):
+def test_synergy_is_the_joint_change_minus_single_changes(client, tokenizer, images):
     program = tokenizer.encode(images[0], length=6)
     whole = tokenizer.interpret(program)
 
-    def moved(edited):
+    def change(edited):
         return 1 - F.cosine_similarity(whole, tokenizer.interpret(edited), dim=-1)[0].view(4, 4)
 
-    expected = moved(program.erase(1).erase(4)) - moved(program.erase(1)) - moved(program.erase(4))
+    expected = (
+        change(program.erase(1).erase(4)) - change(program.erase(1)) - change(program.erase(4))
+    )
     given = ProgramJson.of(program).model_dump()
-    made = ask(client, "synergy", program=given, first=1, second=4)
+    made = post(client, "synergy", program=given, first=1, second=4)
     assert torch.allclose(torch.tensor(made["map"]), expected, atol=1e-4)
     assert made["score"] == pytest.approx(expected.mean().item(), abs=1e-4)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (0, 99), (-1, 0)])
-def test_synergy_needs_two_positions(client, encoded, first, second):
+def test_synergy_needs_two_valid_positions(client, encoded, first, second):
     body = {"program": encoded["program"], "first": first, "second": second}
     answer = client.post("/api/synergy", json=body)
     assert answer.status_code == 422
@@ -137,21 +139,21 @@ def test_synergy_needs_two_positions(client, encoded, first, second):
 
 
 def test_clusters_label_every_patch(client, encoded):
-    made = ask(client, "clusters", program=encoded["program"], image=encoded["image"], k=3)
+    made = post(client, "clusters", program=encoded["program"], image=encoded["image"], k=3)
     assert np.array(made["teacher"]).shape == np.array(made["interpreted"]).shape == (4, 4)
     assert set(np.ravel(made["teacher"])) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("objects", [3, 10])
-def test_a_scene_has_as_many_objects_as_asked_and_can_be_drawn_again(client, objects):
-    made = ask(client, "scene", objects=objects, seed=4)
+def test_a_scene_has_the_requested_objects_and_is_reproducible(client, objects):
+    made = post(client, "scene", objects=objects, seed=4)
     record = ScenesDataset(1, seed=4, start=made["index"], size=made["size"])[0]
     assert len(record.scene["objects"]) == objects
     assert torch.equal(picture(made["image"]).permute(2, 0, 1), record.image)
 
 
-def test_a_code_is_found_wherever_it_is(client, tokenizer, gallery, address):
-    # The broken file is left out; the others are read as the library reads them.
+def test_code_pages_list_all_occurrences(client, tokenizer, gallery, address):
+    # The broken file is skipped.
     files = sorted(file for file in gallery.iterdir() if file.name != "broken.png")
     programs = tokenizer.encode([str(file) for file in files])
     code = int(programs[0].codes[0])
@@ -167,28 +169,28 @@ def test_a_code_is_found_wherever_it_is(client, tokenizer, gallery, address):
     assert torch.allclose(torch.tensor(first["map"]), expected, atol=1e-4)
 
 
-def test_without_a_folder_the_gallery_is_drawn(tokenizer, monkeypatch):
+def test_the_default_gallery_is_rendered(tokenizer, monkeypatch):
     monkeypatch.setattr(galleries, "SCENES", 2)
     gallery = galleries.Gallery(Engine(tokenizer))
     gallery.wait()
-    assert [picture.name for picture in gallery.pictures] == ["scene 0", "scene 1"]
+    assert [image.name for image in gallery.images] == ["scene 0", "scene 1"]
     expected = tokenizer.encode(ScenesDataset(2, size=64).images(range(2)))
-    assert strop.Program.cat([p.program for p in gallery.pictures]) == expected
+    assert strop.Program.cat([image.program for image in gallery.images]) == expected
 
 
-def test_a_program_goes_to_a_file_and_back(client, encoded, tmp_path):
+def test_programs_round_trip_through_files(client, encoded, tmp_path):
     file = tmp_path / "program.jsonl"
     file.write_text(json.dumps({**encoded["program"], "erased": [1]}) + "\n")
     program = strop.Program.load(file)
-    made = ask(client, "interpret", program=ProgramJson.of(program).model_dump())
+    made = post(client, "interpret", program=ProgramJson.of(program).model_dump())
     assert ProgramJson.of(program).model_dump() == {**encoded["program"], "erased": [1]}
     program.save(tmp_path / "again.jsonl")
     line = json.loads((tmp_path / "again.jsonl").read_text())
-    assert ask(client, "interpret", program=line) == made
+    assert post(client, "interpret", program=line) == made
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         ({"codes": [64] * 3, "length": 3}, "A code of 64 is outside"),
         ({"codes": [-1] * 3, "length": 3}, "A code of -1 is outside"),
@@ -204,38 +206,38 @@ def test_a_program_goes_to_a_file_and_back(client, encoded, tmp_path):
         ({"more": 1}, "not permitted"),
     ],
 )
-def test_an_impossible_program_is_refused_with_a_sentence(client, encoded, change, sentence):
+def test_invalid_programs_are_refused(client, encoded, change, message):
     answer = client.post("/api/interpret", json={"program": {**encoded["program"], **change}})
     assert answer.status_code == 422
-    assert sentence in answer.json()["problem"]
+    assert message in answer.json()["problem"]
     assert answer.json()["remedy"]
 
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a" + bytes(50), b"<svg/>", b"%PDF-1.7"])
-def test_what_is_no_image_is_refused_by_its_content(client, content):
+def test_other_files_are_refused_by_content(client, content):
     image = base64.b64encode(content).decode()
     answer = client.post("/api/encode", json={"image": image})
     assert answer.status_code == 422
-    assert "no image" in answer.json()["problem"]
+    assert "not an image" in answer.json()["problem"]
 
 
 @pytest.mark.parametrize(
-    ("side", "told"), [(8_000, "8000 x 8000 pixels"), (20_000, "more than 25,000,000 pixels")]
+    ("side", "message"), [(8_000, "8000 x 8000 pixels"), (20_000, "more than 25,000,000 pixels")]
 )
-def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(client, side, told):
+def test_images_of_too_many_pixels_are_refused_before_decoding(client, side, message):
     file = io.BytesIO()
     Image.new("1", (side, side)).save(file, format="PNG")
     assert len(file.getvalue()) < 100_000
     answer = client.post("/api/encode", json={"image": base64.b64encode(file.getvalue()).decode()})
     assert answer.status_code == 422
-    assert told in answer.json()["problem"]
+    assert message in answer.json()["problem"]
 
 
-def test_visitors_at_the_same_time_get_their_own(address, client, tokenizer, images):
+def test_concurrent_clients_get_their_own_results(address, client, tokenizer, images):
     def one(number):
         image = base64_file(images[number])
-        made = ask(client, "encode", image=image)
-        return made["program"]["codes"], ask(client, "erasure", program=made["program"])["scores"]
+        made = post(client, "encode", image=image)
+        return made["program"]["codes"], post(client, "erasure", program=made["program"])["scores"]
 
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(one, list(range(6)) * 3))
@@ -253,16 +255,16 @@ def test_a_model_without_a_decoder_has_no_preview(make_tokenizer, images, galler
         served(make_tokenizer(decoder=None), gallery=gallery) as address,
         httpx.Client(base_url=address, timeout=60) as client,
     ):
-        made = ask(client, "encode", image=base64_file(images[0]))
-        assert ask(client, "interpret", program=made["program"])["preview"] is None
+        made = post(client, "encode", image=base64_file(images[0]))
+        assert post(client, "interpret", program=made["program"])["preview"] is None
         assert client.get("/api/model").json()["decodes"] is False
 
 
-def test_an_uploads_orientation_is_obeyed_as_everywhere(client, tokenizer):
+def test_uploads_are_oriented_by_exif(client, tokenizer):
     file = io.BytesIO()
     image = Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))
     exif = Image.Exif()
     exif[0x0112] = 6
     image.save(file, format="PNG", exif=exif)
-    made = ask(client, "encode", image=base64.b64encode(file.getvalue()).decode())
+    made = post(client, "encode", image=base64.b64encode(file.getvalue()).decode())
     assert torch.equal(picture(made["image"]).permute(2, 0, 1), read_image(file.getvalue()))

@@ -9,14 +9,14 @@ from strop.inspector.colours import Basis, clusters
 
 
 def planted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """A field (64, 16) of four groups, far apart, and which group each location is in."""
+    """A field (64, 16) of four distant groups, and the group of each location."""
     random = torch.Generator().manual_seed(seed)
     centres = F.normalize(torch.randn(4, 16, generator=random), dim=-1)
     group = torch.arange(64) % 4
     return centres[group] + 0.02 * torch.randn(64, 16, generator=random), group
 
 
-def test_two_fields_in_one_basis_are_comparable():
+def test_fields_in_one_basis_are_comparable():
     field, _ = planted()
     basis = Basis.of(field)
     colours = basis.colours(field)
@@ -24,19 +24,19 @@ def test_two_fields_in_one_basis_are_comparable():
     assert colours.dtype == torch.uint8
     nearby = basis.colours(field + 1e-4)
     assert (colours.int() - nearby.int()).abs().max() <= 2
-    # A field of its own would be stretched to full colours; in the other's basis it is not.
+    # Its own basis would stretch it to full colours.
     dull = field.mean(dim=0) + 0.1 * (field - field.mean(dim=0))
     assert basis.colours(dull).float().std() < 0.3 * colours.float().std()
 
 
-def test_a_field_has_the_same_colours_however_it_is_turned():
+def test_colours_do_not_depend_on_the_order_of_locations():
     field, _ = planted()
     order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
     shuffled = Basis.of(field[order]).colours(field)
     assert (shuffled.int() - Basis.of(field).colours(field).int()).abs().max() <= 2
 
 
-def test_colours_tell_groups_apart():
+def test_colours_separate_groups():
     field, group = planted()
     colours = Basis.of(field).colours(field).flatten(1).T.float()
     means = torch.stack([colours[group == each].mean(dim=0) for each in range(4)])
@@ -44,13 +44,13 @@ def test_colours_tell_groups_apart():
     assert torch.pdist(means).min() > 3 * within
 
 
-def test_a_constant_field_has_colours_too():
+def test_a_constant_field_has_colours():
     assert Basis.of(torch.ones(16, 8)).colours(torch.ones(16, 8)).shape == (3, 4, 4)
 
 
-def test_clusters_find_planted_groups_and_carry_over():
+def test_clusters_find_planted_groups_in_both_fields():
     field, group = planted()
-    found, carried = clusters(field, [1.7 * field.flip(0)], k=4)
+    found, carried = clusters(field, 1.7 * field.flip(0), k=4)
     for each in range(4):
         assert len(found[group == each].unique()) == 1
     assert len(found.unique()) == 4

@@ -1,4 +1,4 @@
-"""Who is let in, how much they may send, and what browsers are told."""
+"""Access control, limits of the body, and security headers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def port(address):
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.7", "", "[::1"])
 @pytest.mark.parametrize("path", ["/", "/api/model", "/app.js", "/nothing"])
-def test_another_name_is_refused(client, host, path):
+def test_other_host_names_are_refused(client, host, path):
     answer = client.get(path, headers={"host": host})
     assert answer.status_code == 403
     assert answer.json()["remedy"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:9000", "[::1]:8765"])
-def test_loopback_by_any_name_and_through_any_tunnel_is_let_in(client, host):
+def test_loopback_names_with_any_port_are_accepted(client, host):
     assert client.get("/api/model", headers={"host": host}).status_code == 200
 
 
@@ -46,28 +46,28 @@ def test_loopback_by_any_name_and_through_any_tunnel_is_let_in(client, host):
         {"sec-fetch-site": "same-site"},
     ],
 )
-def test_another_sites_request_is_refused(client, headers):
+def test_requests_of_other_sites_are_refused(client, headers):
     assert client.post("/api/scene", json={}, headers=headers).status_code == 403
 
 
-def test_the_pages_own_request_is_let_in(client, address):
+def test_requests_of_the_page_are_accepted(client, address):
     headers = {"origin": address, "sec-fetch-site": "same-origin"}
     assert client.post("/api/scene", json={}, headers=headers).status_code == 200
 
 
-def test_a_link_from_elsewhere_opens_the_page(client):
+def test_links_from_other_sites_open_the_page(client):
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     assert client.get("/", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_a_form_of_another_site_cannot_pass_for_json(client, kind):
+def test_content_types_of_forms_are_refused(client, kind):
     answer = client.post("/api/scene", content=b'{"seed": 1}', headers={"content-type": kind})
     assert answer.status_code == 422
 
 
 def test_a_body_over_the_limit_is_refused(client):
-    # Some bytes past the limit are enough; the rest is never read.
+    # The server stops reading shortly after the limit.
     def chunks():
         for _ in range(MAX_BODY // 2**20 + 2):
             yield bytes(2**20)
@@ -76,7 +76,7 @@ def test_a_body_over_the_limit_is_refused(client):
     assert client.post("/api/encode", content=chunks(), headers=headers).status_code == 413
 
 
-def test_a_body_that_says_it_is_over_the_limit_is_not_even_read(address):
+def test_a_body_with_a_declared_length_over_the_limit_is_not_read(address):
     with socket.create_connection(("127.0.0.1", port(address)), timeout=10) as connection:
         head = f"POST /api/encode HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MAX_BODY + 1}"
         connection.sendall(head.encode() + b"\r\n\r\n")
@@ -84,7 +84,7 @@ def test_a_body_that_says_it_is_over_the_limit_is_not_even_read(address):
 
 
 @pytest.mark.parametrize("path", ["/", "/api/model", "/api/nothing", "/style.css"])
-def test_every_answer_is_sealed(client, path):
+def test_every_response_has_security_headers(client, path):
     headers = client.get(path).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -107,13 +107,13 @@ def test_every_answer_is_sealed(client, path):
         "/page/app.js",
     ],
 )
-def test_there_is_nothing_but_page_and_api(client, path):
+def test_other_paths_are_not_found(client, path):
     answer = client.get(path)
     assert answer.status_code == 404
     assert answer.json().keys() == {"problem", "remedy"}
 
 
-def test_the_page_has_no_inline_code_and_loads_nothing_from_elsewhere():
+def test_the_page_has_no_inline_code_and_no_external_resources():
     for file in PAGE.iterdir():
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"<script(?![^>]*\bsrc=)", text), file.name
@@ -162,7 +162,7 @@ def test_a_wrong_token_is_refused(locked, headers):
     assert httpx.get(f"{locked}/api/model", headers=headers).status_code == 401
 
 
-def test_the_token_is_taken_as_bearer_and_as_cookie(locked):
+def test_the_token_is_accepted_as_bearer_and_as_cookie(locked):
     bearer = {"authorization": f"Bearer {TOKEN}"}
     assert httpx.get(f"{locked}/api/model", headers=bearer).status_code == 200
     with httpx.Client(base_url=locked) as client:
@@ -176,7 +176,7 @@ def test_the_token_is_taken_as_bearer_and_as_cookie(locked):
     assert httpx.get(f"{locked}/", params={"token": "wrong"}).status_code == 401
 
 
-def test_bound_beyond_loopback_addresses_are_let_in_and_names_are_not(locked):
+def test_other_hosts_accept_addresses_and_refuse_names(locked):
     bearer = {"authorization": f"Bearer {TOKEN}"}
     for host, status in (("192.168.1.5:8765", 200), ("evil.example", 403)):
         answer = httpx.get(f"{locked}/api/model", headers={**bearer, "host": host})
@@ -184,7 +184,7 @@ def test_bound_beyond_loopback_addresses_are_let_in_and_names_are_not(locked):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "gpu-7.example"])
-def test_beyond_loopback_a_token_is_demanded_with_the_reason(host):
+def test_other_hosts_need_a_token(host):
     with pytest.raises(ConfigError, match="everyone who can reach this machine") as caught:
         check_token(host, None)
     assert "--token" in caught.value.remedy
@@ -199,12 +199,12 @@ def test_on_loopback_no_token_is_needed(host):
 @pytest.mark.parametrize(
     "token", ["", "short", "with;semicolon; and spaces", "ünïcödé-ünïcödé-ünï"]
 )
-def test_a_token_that_is_easy_or_breaks_a_cookie_is_refused(token):
+def test_weak_tokens_are_refused(token):
     with pytest.raises(ConfigError, match="token"):
         check_token("127.0.0.1", token)
 
 
-def test_a_taken_port_is_told(tokenizer):
+def test_a_used_port_is_refused(tokenizer):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

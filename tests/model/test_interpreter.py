@@ -11,10 +11,10 @@ from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
 S, K, CODE, FIELD = 9, 8, 4, 10
 
 
-@pytest.fixture(params=[False, True], ids=["cross", "joint"])
-def interpreter(request) -> Interpreter:
+@pytest.fixture
+def interpreter() -> Interpreter:
     torch.manual_seed(0)
-    config = InterpreterConfig(width=32, depth=3, heads=4, feedforward=64, joint=request.param)
+    config = InterpreterConfig(width=32, depth=3, heads=4, feedforward=64)
     interpreter = Interpreter(config, code_width=CODE, field_width=FIELD, locations=S, length=K)
     for parameter in interpreter.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
@@ -83,7 +83,7 @@ def test_the_order_of_codes_matters(interpreter, z_q):
 
 
 def test_each_location_reads_the_program_by_itself(z_q):
-    """Without `joint`, moving one grid query moves that location and no other."""
+    """Moving one grid query moves that location and no other."""
     torch.manual_seed(0)
     config = InterpreterConfig(width=32, depth=2, heads=4, feedforward=64)
     interpreter = Interpreter(config, code_width=CODE, field_width=FIELD, locations=S, length=K)
@@ -94,23 +94,6 @@ def test_each_location_reads_the_program_by_itself(z_q):
     moved = (before != after).any(dim=-1)
     assert moved[:, 4].all()
     assert not moved[:, [p for p in range(S) if p != 4]].any()
-
-
-def test_joint_has_as_many_parameters():
-    sizes = [
-        sum(
-            parameter.numel()
-            for parameter in Interpreter(
-                InterpreterConfig(width=32, depth=2, heads=4, feedforward=64, joint=joint),
-                code_width=CODE,
-                field_width=FIELD,
-                locations=S,
-                length=K,
-            ).parameters()
-        )
-        for joint in (False, True)
-    ]
-    assert sizes[0] == sizes[1]
 
 
 def test_prefix_mask_is_true_up_to_each_length():

@@ -91,6 +91,27 @@ def folder(family, tmp_path_factory) -> Path:
     return save_model(family, tmp_path_factory.mktemp(family))
 
 
+@pytest.mark.parametrize("place", ["transformers", "folder"])
+def test_a_teacher_that_brings_code_is_refused_unread(dinov2, monkeypatch, place):
+    """Even where transformers would ask on the terminal whether to run it."""
+    config = json.loads((dinov2 / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "code.Config", "AutoModel": "code.Model"}
+    if place == "folder":  # a family that transformers does not know itself
+        config["model_type"] = "other"
+    (dinov2 / "config.json").write_text(json.dumps(config))
+    (dinov2 / "code.py").write_text(f"open({str(dinov2 / 'ran')!r}, 'w')")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+
+    def refuse(*_, **__):
+        raise AssertionError("transformers was called")
+
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", refuse)
+    with pytest.raises(TeacherError, match=r"brings its own code \(auto_map.*never run") as caught:
+        load_teacher(str(dinov2))
+    assert "Use a model of the families" in caught.value.remedy
+    assert not (dinov2 / "ran").exists()
+
+
 @pytest.fixture
 def dinov2(tmp_path) -> Path:
     return save_model("dinov2", tmp_path)
@@ -286,7 +307,7 @@ def test_gated_weights_name_the_licence_and_the_way_out(monkeypatch):
     def refuse(*_, **__):
         raise OSError("no access") from GatedRepoError.__new__(GatedRepoError)
 
-    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", refuse)
+    monkeypatch.setattr(transformers.PretrainedConfig, "get_config_dict", refuse)
     with pytest.raises(TeacherError) as caught:
         load_teacher("dinov3-s")
     assert "gated" in caught.value.problem

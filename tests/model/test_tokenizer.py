@@ -331,7 +331,7 @@ def test_a_mean_length_is_met_over_the_batch(tokenizer, images, program):
         rated = tokenizer.encode(images, mean_length=mean)
         assert int(rated.lengths.sum()) == round(6 * mean)
         assert torch.equal(rated.codes, program.codes)
-    order = tokenizer(images)[1].argsort()
+    order = tokenizer(images).predicted.argsort()
     assert (tokenizer.encode(images, mean_length=6).lengths[order].diff() >= 0).all()
 
 
@@ -513,8 +513,8 @@ def test_a_gpu_in_fp32_agrees_with_the_cpu(make_tokenizer, images, program):
         tokenizer.interpret(edited.with_lengths(K))
 
 
-def test_what_is_no_field_or_no_program_is_told(tokenizer, program):
-    with pytest.raises(ModelError, match=r"A Program is no field\. Give what `interpret` returns"):
+def test_other_types_than_fields_and_programs_are_refused(tokenizer, program):
+    with pytest.raises(ModelError, match=r"A Program is not a field\. Give what"):
         tokenizer.decode(program)
-    with pytest.raises(ProgramError, match="A Tensor is no program"):
+    with pytest.raises(ProgramError, match="A Tensor is not a program"):
         tokenizer.interpret(program.codes)

@@ -1,4 +1,4 @@
-"""Rows of the CLEVR study, made by hand."""
+"""Handwritten rows of the CLEVR study."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from strop.analysis.evaluate import KIND
+from strop.analysis.findings import FORMAT
 from strop.config import to_dict
-from strop.data.scenes.sampling import object_counts
-from strop.evaluation.parts import FORMAT, KIND
 from strop.files import format_tag, write_json
+from strop.scenes.sampling import object_counts
 from strop.training.callbacks import METRICS_FORMAT
 from strop.training.preset import load_preset
 
@@ -31,8 +32,8 @@ def write_row(
     ssim: float | None = None,
 ) -> Path:
     """The folder of a row, as `research/clevr/study.py` writes it."""
-    asked = {"model.teacher.name": teacher, "training.seed": seed}
-    plan = load_preset(preset, {"training.batch": 512, "training.steps": 1000, **asked})
+    options = {"model.teacher.name": teacher, "training.seed": seed}
+    plan = load_preset(preset, {"training.batch": 512, "training.steps": 1000, **options})
     curve = [r2_whole] * LONGEST
     suites: dict[str, dict[str, Any]] = {
         "alignment": {
@@ -57,7 +58,7 @@ def write_row(
                 "regret_r2_fixed": 0.0034,
             },
             "curve": {"length": list(range(1, LONGEST + 1)), "r2": curve},
-            # one finds as many tokens as there are objects, the other so many fewer
+            # one increases with the number of objects, the other decreases
             "lengths": {
                 "searched": object_counts(0, range(40)).tolist(),
                 "chosen": (20 - object_counts(0, range(40))).tolist(),

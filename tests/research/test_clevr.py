@@ -1,4 +1,4 @@
-"""The CLEVR study: rows made by hand, their tables, figures and report."""
+"""The CLEVR study: tables, figures and report of handwritten rows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from clevr_rows import line_of, write_row
 import tables
 from report import draw_figures, main, write_report, write_summary
 from rows import Row, read_rows
+from strop.analysis.page import Block, to_markdown
 from strop.errors import DataError
-from strop.evaluation.page import Block, to_markdown
 from strop.files import read_json
 
 CEILING = {"curriculum.handoff_ceiling": 0.7}
@@ -34,13 +34,13 @@ def test_the_papers_rows_come_first_in_the_papers_order(tmp_path: Path) -> None:
         write_row(tmp_path, "64"),
         write_row(tmp_path, "32", preset="clevr-32"),
     ]
-    (tmp_path / "evaluated").mkdir()  # no row, whatever else is in it
+    (tmp_path / "evaluated").mkdir()  # without row.json
     found = [row.name for row in read_rows([*trials, tmp_path / "evaluated", *others, others[0]])]
     papers = ["32", "64", "64-seed1", "64-tiny", "128", "128-fixed"]
     assert found == [*papers, "ceiling", "price"]
 
 
-def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_folders_of_one_name_are_distinguished(tmp_path: Path) -> None:
     runs = [
         write_row(tmp_path / parent, "64", correlation=r) for parent, r in (("a", 0.5), ("b", 0.9))
     ]
@@ -49,7 +49,7 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert line_of(found, "`b/64`")[1].startswith("0.900")
 
 
-def test_two_parts_of_one_suite_are_not_chosen_between(tmp_path: Path) -> None:
+def test_two_parts_of_one_suite_are_refused(tmp_path: Path) -> None:
     folder = write_row(tmp_path, "64")
     (folder / "clevr").rename(folder / "clevr-1")
     write_row(tmp_path, "64")
@@ -80,10 +80,12 @@ def test_tables_have_the_papers_figures_below_ours(tmp_path: Path) -> None:
     assert "| `training.batch` | 128 | 512 |" in page(tables.settings, tmp_path)
 
 
-def test_lengths_are_of_rows_that_choose(tmp_path: Path) -> None:
+def test_lengths_are_shown_for_rows_that_choose(tmp_path: Path) -> None:
     write_row(tmp_path, "64", correlation=0.72)
     write_row(tmp_path, "64-fixed", preset="clevr-64-fixed")
-    assert "the paper's" not in page(tables.lengths, tmp_path)  # it tells of 32 codes alone
+    assert "the paper's" not in page(
+        tables.lengths, tmp_path
+    )  # the paper reports it for 32 codes only
     write_row(tmp_path, "32", preset="clevr-32")
     found = page(tables.lengths, tmp_path)
     interval = "0.720 [0.710, 0.730]"
@@ -112,25 +114,29 @@ def test_a_trial_is_better_in_every_respect_or_not(
     assert line_of(on_scenes, "`64`")[-1] == "–"
     searched = line_of(on_scenes, "").index("r here, chosen / searched")
     assert line_of(on_scenes, "`price`")[searched] == "-1.000 / 1.000"
-    assert "of a search" not in " ".join(line_of(on_clevr, ""))  # its scenes are not known here
+    assert "of a search" not in " ".join(
+        line_of(on_clevr, "")
+    )  # its object counts are not known here
     handoff = line_of(on_scenes, "").index("K since the handoff")
     expected = found.get("since_handoff", 0.1)
     assert line_of(on_scenes, "`price`")[handoff] == f"{expected:+.4f}"
-    assert line_of(on_clevr, "`price`")[-1] == "+0.0022"  # what choosing gains; nothing is judged
+    assert (
+        line_of(on_clevr, "`price`")[-1] == "+0.0022"
+    )  # the gain of choosing; there is no verdict
     assert "- `price`: `curriculum.handoff_ceiling = 0.7`" in page(tables.changes, tmp_path)
 
 
-def test_settings_that_the_preset_has_are_no_changes(tmp_path: Path) -> None:
+def test_settings_equal_to_the_preset_are_not_listed(tmp_path: Path) -> None:
     changes = {**CEILING, "curriculum.oracle_minimum": 2, "lengths.mean": 18}
     write_row(tmp_path, "price", changes=changes)
-    told = page(tables.changes, tmp_path).strip()
-    assert told == "- `price`: `curriculum.handoff_ceiling = 0.7`, `lengths.mean = 18`"
+    listed = page(tables.changes, tmp_path).strip()
+    assert listed == "- `price`: `curriculum.handoff_ceiling = 0.7`, `lengths.mean = 18`"
 
 
-def test_rows_of_several_seeds_are_summed_up(tmp_path: Path) -> None:
+def test_rows_of_several_seeds_are_summarised(tmp_path: Path) -> None:
     write_row(tmp_path, "64", r2=0.90, r2_whole=0.91, correlation=0.7)
     write_row(tmp_path, "64-seed1", seed=1, r2=0.92, r2_whole=0.93, correlation=0.6)
-    write_row(tmp_path, "ceiling", changes=CEILING)  # one seed says nothing of chance
+    write_row(tmp_path, "ceiling", changes=CEILING)  # one seed only
     write_row(tmp_path, "price", changes=CEILING, r2=0.94, r2_whole=0.95, correlation=0.9)
     write_row(tmp_path, "price-seed1", changes=CEILING, seed=1, r2=0.92, r2_whole=0.98)
     write_row(tmp_path, "price-seed2", changes=CEILING, seed=2, r2=0.99, r2_whole=0.98)
@@ -145,16 +151,16 @@ def test_rows_of_several_seeds_are_summed_up(tmp_path: Path) -> None:
     assert ours["Pearson r"] == "0.650 (0.600 to 0.700)"
     assert ours["K since the handoff"] == "+0.1000 (+0.1000 to +0.1000)"
     assert ours["gain of choosing"] == "+0.0022 (+0.0022 to +0.0022)"
-    assert ours["regret to a search"] == "–"  # was not measured of these
+    assert ours["regret to a search"] == "–"  # not measured
     assert ours["better than the paper's"] == "–"
     assert trial["R² at its own lengths"] == "0.950 (0.920 to 0.990)"
-    # The first beats the row of its own seed, the second does not; the third has none beside it.
+    # The first beats the row of its seed, the second does not; the third has no counterpart.
     assert trial["better than the paper's"] == "1 of 2"
     assert "ceiling" not in found
     assert found.startswith("Mean over seeds, with minimum and maximum, on 40 held-out")
 
 
-def test_other_budgets_and_teachers_are_no_other_seeds(tmp_path: Path) -> None:
+def test_other_budgets_and_teachers_are_not_seeds(tmp_path: Path) -> None:
     for seed, suffix in ((0, ""), (1, "-seed1")):
         write_row(tmp_path, f"64{suffix}", seed=seed, r2=0.8)
         write_row(tmp_path, f"64-tiny{suffix}", seed=seed, r2=0.9, teacher="tiny")
@@ -170,13 +176,13 @@ def test_other_budgets_and_teachers_are_no_other_seeds(tmp_path: Path) -> None:
     assert line_of(found, "`64-tiny`")[1:3] == ["2", "0.900 (0.900 to 0.900)"]
 
 
-def test_without_several_seeds_there_is_nothing_to_sum_up(tmp_path: Path) -> None:
+def test_one_seed_has_no_summary(tmp_path: Path) -> None:
     write_row(tmp_path, "64")
     write_row(tmp_path, "price", changes=CEILING)
     assert page(tables.over_seeds, tmp_path).strip() == ""
 
 
-def test_without_a_handoff_nothing_has_changed_since(tmp_path: Path) -> None:
+def test_without_a_handoff_there_is_no_change_since(tmp_path: Path) -> None:
     fixed = write_row(tmp_path, "64-fixed", preset="clevr-64-fixed")
     unseen = write_row(tmp_path, "64")
     log = (unseen / "metrics.jsonl").read_text(encoding="utf-8").replace('"step": 400', '"step": 3')
@@ -188,7 +194,7 @@ def test_without_a_handoff_nothing_has_changed_since(tmp_path: Path) -> None:
     assert line_of(page(tables.trials, tmp_path), "`price`")[-1] == "not in K since the handoff"
 
 
-def test_a_trial_is_not_judged_by_a_run_of_another_length(tmp_path: Path) -> None:
+def test_a_trial_is_not_compared_with_a_run_of_other_length(tmp_path: Path) -> None:
     write_row(tmp_path, "64")
     trial = write_row(tmp_path, "price", changes=CEILING, r2=0.95, r2_whole=0.95)
     plan = json.loads((trial / "run.json").read_text(encoding="utf-8"))
@@ -197,7 +203,7 @@ def test_a_trial_is_not_judged_by_a_run_of_another_length(tmp_path: Path) -> Non
     assert line_of(page(tables.trials, tmp_path), "`price`")[-1] == "–"
 
 
-def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
+def test_missing_measurements_are_left_out(tmp_path: Path) -> None:
     paper = write_row(tmp_path, "64")
     trial = write_row(tmp_path, "price", changes=CEILING)
     (trial / "scenes" / "rate.json").unlink()
@@ -212,7 +218,7 @@ def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
     assert "Blender" not in page(tables.lengths, tmp_path)
 
 
-def test_a_search_and_an_interval_are_shown_where_they_were_measured(tmp_path: Path) -> None:
+def test_searches_and_intervals_are_shown_if_measured(tmp_path: Path) -> None:
     trial = write_row(tmp_path, "price", changes=CEILING)
     path = trial / "scenes" / "rate.json"
     rate = json.loads(path.read_text(encoding="utf-8"))
@@ -225,7 +231,7 @@ def test_a_search_and_an_interval_are_shown_where_they_were_measured(tmp_path: P
     assert cells["regret to a search"] == "-0.0005"
 
 
-def test_figures_are_of_what_there_is(tmp_path: Path) -> None:
+def test_figures_show_the_rows_there_are(tmp_path: Path) -> None:
     assert draw_figures([]) == {}
     trial = write_row(tmp_path, "price", changes=CEILING)
     assert draw_figures(read_rows([trial])).keys() == {"lengths", "rate"}
@@ -260,7 +266,7 @@ def test_the_report_and_its_summary(tmp_path: Path) -> None:
     assert header[:3] == ["", "minutes", "img/s"]
 
 
-def test_folders_of_other_runs_are_no_rows(tmp_path: Path) -> None:
+def test_other_folders_are_not_rows(tmp_path: Path) -> None:
     run = write_row(tmp_path, "64")
     (run / "row.json").unlink()
     assert read_rows([run]) == []

@@ -1,4 +1,4 @@
-"""Distillation: the student learns, and what is written loads as a DINOv3."""
+"""Distillation: the student learns, and the saved folder loads as a DINOv3."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distil import (
 )
 from images import ImagePool, cache_views, read_images, resized
 from networks import load_network
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.data.subset import subset
 from strop.errors import ConfigError, DataError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher
@@ -104,6 +104,7 @@ def distilled(networks, pictures, tmp_path_factory) -> tuple[Path, dict[str, flo
     return out, metrics
 
 
+@pytest.mark.slow
 def test_the_student_learns_to_predict_held_out_images(distilled):
     lines = read_metrics(distilled[0] / "metrics.jsonl")
     early, late = (line for line in lines if line["kind"] == "validation")
@@ -118,6 +119,7 @@ def test_the_student_learns_to_predict_held_out_images(distilled):
     assert training[-1]["vit patches"] < training[0]["vit patches"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [32, 64])
 def test_the_result_loads_as_a_teacher_and_in_transformers(distilled, pictures, size):
     folder = str(distilled[0])
@@ -131,7 +133,8 @@ def test_the_result_loads_as_a_teacher_and_in_transformers(distilled, pictures, 
     torch.testing.assert_close(field, tokens[:, 5:])
 
 
-def test_weights_are_bf16_and_the_card_says_where_they_come_from(distilled):
+@pytest.mark.slow
+def test_weights_are_bf16_and_the_card_names_their_sources(distilled):
     folder, metrics = distilled
     assert {v.dtype for v in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -150,7 +153,7 @@ def test_weights_are_bf16_and_the_card_says_where_they_come_from(distilled):
     assert "| VOC mIoU of a linear probe | 0.25 |" in (folder / "README.md").read_text("utf-8")
 
 
-def test_the_same_seed_gives_the_same_weights_also_when_resumed(networks, pictures, tmp_path):
+def test_the_same_seed_gives_the_same_weights_even_when_resumed(networks, pictures, tmp_path):
     short = DistilConfig(
         student="mini", sizes=(32,), steps=6, batch=4, held_out=8, validate_every=3
     )
@@ -177,30 +180,29 @@ def test_the_same_seed_gives_the_same_weights_also_when_resumed(networks, pictur
         run("once", DistilConfig(**{**vars(short), "seed": 1}), resume=True)
 
 
-def test_what_a_distillation_cannot_go_on_from_is_refused(networks, pictures, tmp_path):
+def test_unsuitable_checkpoints_are_refused(networks, pictures, tmp_path):
     small = F.interpolate(pictures, (32, 32))
     config = DistilConfig(student="mini", sizes=(32,), steps=2, batch=4, held_out=8)
 
-    def go_on(images: torch.Tensor) -> None:
+    def resume(images: torch.Tensor) -> None:
         options = {"out": tmp_path, "config": config, "device": "cpu"}
         distil(networks[:1], [images], resume=True, **options)
 
-    go_on(small)  # there is nothing yet
+    resume(small)  # there is no checkpoint yet
     with pytest.raises(TrainingError, match="images was 72, now 63"):
-        go_on(small[:70])
+        resume(small[:70])
     (path,) = checkpoint_paths(tmp_path / "checkpoints")
     last = read_checkpoint(path, CHECKPOINT)
     write_checkpoint(path.parent, last.tensors, last.step, last.about, keep=1)
     with pytest.raises(TrainingError, match="another kind of run, or of an older strop"):
-        go_on(small)
+        resume(small)
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(TrainingError, match=r"No checkpoint in .* is whole"):
-        go_on(small)
+        resume(small)
 
 
-def test_the_student_learns_as_well_from_views_that_were_looked_at_before(
-    networks, pictures, tmp_path, distilled
-):
+@pytest.mark.slow
+def test_the_student_learns_from_cached_views(networks, pictures, tmp_path, distilled):
     metrics = distil(
         networks, [pictures], out=tmp_path, config=replace(SMALL, views=3), device="cpu"
     )
@@ -208,19 +210,19 @@ def test_the_student_learns_as_well_from_views_that_were_looked_at_before(
     assert metrics[name] > 0.5 * online[name] > 0
 
 
-def test_a_bank_gives_each_image_its_own_views_and_mirrors_both_sides():
+def test_the_cache_has_views_of_each_image_and_mirrors_them_with_their_fields():
     images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1) * 40
     pool = ImagePool(images.expand(5, 3, 4, 4).contiguous(), (5,), (1.0,), images[:0])
 
-    def look(view: torch.Tensor) -> list[torch.Tensor]:
-        """The colour of the image at its 2 x 2 locations, and which column each is in."""
+    def fields_of(view: torch.Tensor) -> list[torch.Tensor]:
+        """A field of 2 x 2 locations: the mean colour of the image, and the column."""
         colour = view.mean(dim=(1, 2, 3), keepdim=True).view(-1, 1, 1).expand(-1, 4, 1)
         column = torch.tensor([0.0, 1.0, 0.0, 1.0]).view(1, 4, 1).expand(len(view), -1, 1)
         return [torch.cat([colour, column], dim=2)]
 
-    bank = cache_views(
+    cache = cache_views(
         pool,
-        look,
+        fields_of,
         each=2,
         batch=3,
         seed=0,
@@ -228,11 +230,11 @@ def test_a_bank_gives_each_image_its_own_views_and_mirrors_both_sides():
         device=torch.device("cpu"),
         progress=no_progress,
     )
-    assert bank.views.shape == (10, 3, 4, 4)
+    assert cache.views.shape == (10, 3, 4, 4)
     rows = torch.tensor([4, 0, 4, 2])
     uniform = torch.tensor([[0.0, 0.9], [0.9, 0.9], [0.9, 0.1], [0.4, 0.1]])
-    views, (fields,) = bank.batch(rows, uniform)
-    # Recolouring moves a grey by a few tens of per cent at most, and black not at all.
+    views, (fields,) = cache.batch(rows, uniform)
+    # Recolouring changes grey by at most a few tens of per cent, and black not at all.
     assert views[1].max() == 0
     assert (views[[0, 2]] > views[3].max()).all()
     assert torch.allclose(fields[:, 0, 0].float(), views.mean(dim=(1, 2, 3)), rtol=0.01)
@@ -240,7 +242,7 @@ def test_a_bank_gives_each_image_its_own_views_and_mirrors_both_sides():
     assert not torch.equal(views[0], views[2])  # another view of the same image
 
 
-def test_a_run_that_explodes_is_stopped(networks, pictures, tmp_path, monkeypatch):
+def test_a_diverging_run_is_stopped(networks, pictures, tmp_path, monkeypatch):
     monkeypatch.setattr("distil._CLIP", float("nan"))
     with pytest.raises(TrainingError, match=r"by step 20: the term 'vit patches' is not finite"):
         distil(
@@ -254,7 +256,7 @@ def test_a_run_that_explodes_is_stopped(networks, pictures, tmp_path, monkeypatc
         )
 
 
-def test_weights_that_are_no_numbers_are_not_kept(networks, pictures, tmp_path, monkeypatch):
+def test_weights_that_are_not_finite_are_not_saved(networks, pictures, tmp_path, monkeypatch):
     monkeypatch.setattr("distil._CLIP", float("nan"))
     config = {"steps": 40, "batch": 4, "held_out": 8, "log_every": 20, "validate_every": 1}
     with pytest.raises(TrainingError, match=r"by step 1: the tensor 'student\..*' is not finite"):
@@ -287,7 +289,7 @@ def test_weights_that_are_no_numbers_are_not_kept(networks, pictures, tmp_path, 
         ({"config": DistilConfig(student="tinny", sizes=(64,), batch=8)}, ConfigError, "'tiny'"),
     ],
 )
-def test_what_cannot_be_distilled_is_named(changes, error, message, pictures, tmp_path):
+def test_invalid_arguments_are_named(changes, error, message, pictures, tmp_path):
     options = {
         "networks": ["random:tiny"],
         "data": [pictures],
@@ -304,7 +306,7 @@ def test_what_cannot_be_distilled_is_named(changes, error, message, pictures, tm
     "values",
     [{"sizes": (100,)}, {"sizes": ()}, {"steps": 0}, {"learning_rate": 0}],
 )
-def test_settings_that_make_no_sense_are_refused(values):
+def test_invalid_settings_are_refused(values):
     with pytest.raises(ConfigError, match=f"{next(iter(values))} (is|are) "):
         DistilConfig(**values)
 
@@ -312,7 +314,7 @@ def test_settings_that_make_no_sense_are_refused(values):
 # The parts.
 
 
-def test_the_rate_warms_up_and_falls_to_nothing():
+def test_the_learning_rate_warms_up_and_decays_to_zero():
     config = DistilConfig(learning_rate=1e-3, warmup=0.1)
     assert learning_rate(config, 0.05) == pytest.approx(5e-4)
     assert learning_rate(config, 0.1) == pytest.approx(1e-3)
@@ -320,7 +322,7 @@ def test_the_rate_warms_up_and_falls_to_nothing():
     assert learning_rate(config, 1.0) == pytest.approx(0)
 
 
-def test_a_batch_is_drawn_by_shares_from_every_image():
+def test_a_batch_follows_the_shares_of_the_datasets():
     pool = ImagePool(torch.empty(40, 0), (30, 10), (0.2, 0.8), torch.empty(0))
     rows = pool.rows(0, "rows", 3, 4000)
     assert torch.equal(rows, pool.rows(0, "rows", 3, 4000))
@@ -329,7 +331,7 @@ def test_a_batch_is_drawn_by_shares_from_every_image():
     assert (rows >= 30).float().mean().item() == pytest.approx(0.8, abs=0.03)
 
 
-def test_a_view_without_chance_is_the_image(pictures):
+def test_a_view_with_neutral_numbers_is_the_image(pictures):
     still = torch.tensor([1.0, 0.5, 0.5, 0.5, 1.0, 0.5, 0.5, 0.5, 0.5]).expand(4, NUMBERS)
     images = pictures[:4]
     view = random_views(images, still, smallest=1.0)
@@ -340,7 +342,7 @@ def test_a_view_without_chance_is_the_image(pictures):
     torch.testing.assert_close(view, images.flip(-1).float(), atol=1e-2, rtol=0)
 
 
-def test_a_crop_shows_the_share_of_the_image_that_was_drawn():
+def test_a_crop_has_the_drawn_share_of_the_image():
     """On a ramp from left to right, the range of values is the width of the window."""
     ramp = torch.arange(64, dtype=torch.uint8).mul(3).expand(1, 3, 64, 64)
     uniform = torch.tensor([[0.0, 0.5, 1.0, 0.5, 1.0, 0.5, 0.5, 0.5, 0.5]])
@@ -363,7 +365,7 @@ def read(data):
     )
 
 
-def test_a_pool_takes_images_of_its_size_alone(pictures):
+def test_images_of_other_sizes_or_types_are_refused(pictures):
     assert len(read(pictures).images) == 72
     for images in (pictures / 255, pictures[..., :32]):
         with pytest.raises(DataError, match=r"Give uint8 of shape \(n, 3, 64, 64\)"):
@@ -382,7 +384,7 @@ def test_views_stay_within_range_and_differ(pictures):
     assert resized(views, 32).shape == (80, 3, 32, 32)
 
 
-def test_targets_have_mean_zero_and_spread_one_whatever_the_network():
+def test_targets_are_standardised_for_every_network():
     torch.manual_seed(0)
     field = torch.randn(40, 9, 6) * torch.tensor([0.0, 0.1, 1, 5, 20, 3]) + 7
     target = Target("x", [field[:20], field[20:]])
@@ -392,7 +394,7 @@ def test_targets_have_mean_zero_and_spread_one_whatever_the_network():
         assert standard[:, 0].abs().max() < 1e-4  # a dead channel stays at zero
 
 
-def test_perfect_predictions_are_no_distance_away():
+def test_perfect_predictions_have_no_loss():
     torch.manual_seed(0)
     field = torch.randn(3, 16, 8)
     assert distance(field, field).item() == pytest.approx(0, abs=1e-5)
@@ -408,8 +410,8 @@ def test_coarser_fields_are_means_of_two_by_two():
     assert coarser(field, torch.empty(1, 16, 7)) is field
 
 
-def test_a_field_is_averaged_over_what_another_holds_alike():
-    """Two pairs of alike locations, at right angles: weights e : e : 1 : 1 at temperature 1."""
+def test_a_field_is_averaged_over_similar_locations_of_another():
+    """Two orthogonal pairs of equal locations: weights e : e : 1 : 1 at temperature 1."""
     by = torch.tensor([[[2.0, 0.0], [1.0, 0.0], [0.0, 3.0], [0.0, 1.0]]])
     field = torch.tensor([[[1.0], [3.0], [10.0], [20.0]]])
     e = math.e
@@ -421,8 +423,9 @@ def test_a_field_is_averaged_over_what_another_holds_alike():
     )
 
 
-def test_meaning_is_learned_over_the_groups_of_the_first_network(networks, pictures, tmp_path):
-    """Averaged targets are smoother, so the second network's part is easier; the first's stays."""
+@pytest.mark.slow
+def test_grouping_makes_the_second_network_easier_to_predict(networks, pictures, tmp_path):
+    """Averaged targets are smoother; the first network's targets do not change."""
 
     def run(grouping: float) -> dict[str, float]:
         config = replace(SMALL, grouping=grouping)
@@ -450,7 +453,7 @@ def test_a_convolutional_network_gives_a_field(networks, pictures):
 
 def torchvision_weights(model: transformers.MobileNetV2Model) -> dict[str, torch.Tensor]:
     """The weights of a MobileNetV2 under the names that torchvision gives them, in fp16."""
-    # the projection that ends a block has no activation, and so no group of its own
+    # The projection at the end of a block has no activation, hence no group of its own.
     layers = [("features.0.", 0, model.conv_stem.first_conv)]
     layers += [("features.1.conv.0.", 0, model.conv_stem.conv_3x3)]
     layers += [("features.1.conv.", 1, model.conv_stem.reduce_1x1)]
@@ -469,7 +472,7 @@ def torchvision_weights(model: transformers.MobileNetV2Model) -> dict[str, torch
 
 @pytest.fixture(scope="module")
 def mobilenet(tmp_path_factory) -> tuple[Path, transformers.MobileNetV2Model]:
-    """A strided MobileNetV2 as transformers has it, and the same weights as torchvision's."""
+    """A strided MobileNetV2 of transformers, and a folder with its weights as torchvision's."""
     torch.manual_seed(0)
     config = transformers.MobileNetV2Config(tf_padding=False, layer_norm_eps=1e-5)
     model = transformers.MobileNetV2Model(config).eval()
@@ -485,9 +488,7 @@ def mobilenet(tmp_path_factory) -> tuple[Path, transformers.MobileNetV2Model]:
     return folder, model
 
 
-def test_torchvisions_mobilenet_gives_its_own_features_at_every_second_location(
-    mobilenet, pictures
-):
+def test_torchvisions_mobilenet_keeps_its_features_at_every_second_location(mobilenet, pictures):
     folder, model = mobilenet
     network = load_network(str(folder))
     field = network(pictures[:2])
@@ -522,8 +523,8 @@ def test_the_shared_networks_can_be_distilled(shared, tmp_path):
 
 
 @pytest.mark.shared
-def test_the_shared_mobilenet_knows_cats(shared):
-    """Its own classifier, on the field's mean: most photographs of cats are cats to it."""
+def test_the_shared_mobilenet_recognises_cats(shared):
+    """Its own classifier on the mean of the field recognises most photographs of cats."""
     from strop.data.spec import open_dataset
     from strop.images import fit_square
 
@@ -543,6 +544,7 @@ def test_the_shared_mobilenet_knows_cats(shared):
 # The command line.
 
 
+@pytest.mark.slow
 def test_the_command_distils_a_teacher_and_resumes(tmp_path, capsys):
     out = tmp_path / "mine[1]"
     arguments = ["--from", "random:tiny=0.5", "--data", "scenes:?n=10&size=32"]

@@ -1,4 +1,4 @@
-"""Inheritance: a student's first weights, read off a wider network."""
+"""Inheritance: a student's initial weights from a wider network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tiny_training import smooth_pictures
 
 from distil import DistilConfig, distil
-from inherit import _balanced, _Fit, _Seen, inherit
+from inherit import _Activations, _balanced, _Fit, inherit
 from strop.errors import ConfigError
 from strop.model.teacher import ARCHITECTURES, load_teacher
 from strop.training.callbacks import read_metrics
@@ -37,12 +37,12 @@ def pictures() -> torch.Tensor:
 
 
 def saved(model: torch.nn.Module, folder) -> str:
-    """A network whose layers do something: the library's first weights hardly move the stream."""
+    """Save a network with larger weights: the library's initial ones hardly change the stream."""
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "token" not in name:
             torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
-        if "norm1.bias" in name:  # keys with a mean, which positions turn
+        if "norm1.bias" in name:  # keys with a mean, which positions rotate
             torch.nn.init.normal_(parameter)
     model.save_pretrained(folder)
     return str(folder)
@@ -72,15 +72,15 @@ def inherited(name: str, pictures: torch.Tensor) -> float:
     return inherit(student, teacher, images, held_out)
 
 
-def test_from_a_network_of_its_own_shape_the_student_gets_nearly_all(same, pictures):
+def test_a_network_of_the_same_shape_is_reproduced(same, pictures):
     assert inherited(same, pictures) > 0.95
 
 
-def test_from_a_wider_one_much_of_what_it_does_on_images_not_fitted_on(wider, pictures):
+def test_a_wider_network_is_approximated_on_held_out_images(wider, pictures):
     assert inherited(wider, pictures) > 0.5
 
 
-def test_a_fit_finds_the_map():
+def test_a_fit_recovers_the_map():
     torch.manual_seed(0)
     weight, bias, x = torch.randn(3, 5), torch.randn(3), torch.randn(4, 50, 5)
     fit = _Fit()
@@ -89,29 +89,30 @@ def test_a_fit_finds_the_map():
     found, shift = fit.solve(ridge=1e-9)
     torch.testing.assert_close(found, weight, atol=1e-4, rtol=0)
     torch.testing.assert_close(shift, bias, atol=1e-4, rtol=0)
-    # Inputs that the output hangs on explain more than others.
+    # Inputs that determine the output explain more than others.
     fit = _Fit()
     fit.add(x, x[..., 1:2])
     assert fit.explained(torch.tensor([1])) > 10 * fit.explained(torch.tensor([0, 2, 3, 4]))
 
 
-def test_another_basis_leaves_attention_as_it_is():
-    """And the channels that positions turn least carry most of it."""
+def test_the_new_basis_preserves_attention():
+    """And the channels that positions rotate least carry most of it."""
     torch.manual_seed(0)
     query, key = torch.randn(2, 40, 16) * torch.linspace(0.1, 3, 16), torch.randn(2, 40, 16) + 1
-    seen = _Seen(query, key, *[torch.empty(0)] * 7)
-    for_queries, for_keys = _balanced([seen], 1, 8)
+    recorded = _Activations(query, key, *[torch.empty(0)] * 7)
+    for_queries, for_keys = _balanced([recorded], 1, 8)
     queries, keys = query[..., 8:].flatten(0, 1), key[..., 8:].flatten(0, 1)
     new_queries, new_keys = queries @ for_queries, (keys - keys.mean(0)) @ for_keys
     torch.testing.assert_close(
         new_queries @ new_keys.T, queries @ (keys - keys.mean(0)).T, atol=1e-4, rtol=1e-4
     )
-    # Of 8 channels, 0, 2, 4 and 6 turn fast; the others are the slow half.
+    # Of 8 channels, 0, 2, 4 and 6 rotate fast; the others slowly.
     strength = new_queries.square().mean(0) * new_keys.square().mean(0)
     assert strength[1::2].min() > strength[::2].max()
 
 
-def test_a_distillation_starts_from_it_and_is_as_repeatable(wider, pictures, tmp_path):
+@pytest.mark.slow
+def test_an_inheriting_distillation_starts_better_and_is_repeatable(wider, pictures, tmp_path):
     def run(name: str, **changes) -> dict[str, float]:
         config = replace(CONFIG, **changes)
         return distil([wider], [pictures], out=tmp_path / name, config=config, device="cpu")
@@ -125,6 +126,7 @@ def test_a_distillation_starts_from_it_and_is_as_repeatable(wider, pictures, tmp
     assert first["share of the stream"] > 0.3
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_inherit_again(wider, pictures, tmp_path):
     config = replace(CONFIG, inherit=True, views=2, validate_every=2)
     options = {"config": config, "device": "cpu", "dtype": "fp32"}
@@ -150,7 +152,7 @@ def test_a_resumed_run_does_not_inherit_again(wider, pictures, tmp_path):
         ({"use_gated_mlp": True}, r"not a DINOv2 or DINOv3 of transformers with a plain MLP"),
     ],
 )
-def test_others_are_refused(shape, why, pictures, tmp_path):
+def test_incompatible_networks_are_refused(shape, why, pictures, tmp_path):
     config = transformers.DINOv3ViTConfig(
         **{**SMALL, "hidden_size": 64, "num_attention_heads": 4, **shape}, image_size=64
     )
@@ -159,7 +161,7 @@ def test_others_are_refused(shape, why, pictures, tmp_path):
         inherited(name, pictures)
 
 
-def test_a_convolutional_network_has_nothing_to_leave(pictures, tmp_path):
+def test_a_convolutional_network_is_refused(pictures, tmp_path):
     config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
     transformers.ResNetModel(config).save_pretrained(tmp_path / "resnet")
     with pytest.raises(ConfigError, match=r"not a DINOv2 or DINOv3 .* leave out --inherit"):

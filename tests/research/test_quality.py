@@ -1,4 +1,4 @@
-"""How good a teacher's field is: the figures of its card."""
+"""The quality of a teacher's field: the figures of its card."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 import quality as module
 from quality import grouping_auc, teacher_quality
+from strop.analysis.probes.protocol import PAPER
+from strop.data import ScenesDataset
 from strop.data.record import VOID, Record
-from strop.data.scenes import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.errors import DataError
-from strop.evaluation.probes.protocol import PAPER
 
 
 def two_halves(count: int = 3) -> torch.Tensor:
@@ -25,7 +25,7 @@ def two_halves(count: int = 3) -> torch.Tensor:
     return masks
 
 
-def test_fields_that_follow_the_masks_group_perfectly_and_constant_ones_not_at_all():
+def test_fields_equal_to_the_masks_group_perfectly_and_constant_ones_not_at_all():
     columns = torch.arange(16) % 4
     ideal = torch.eye(2)[(columns >= 2).long()].expand(3, -1, -1)
     assert grouping_auc(ideal, two_halves(), 2) == (1.0, 3)
@@ -45,7 +45,7 @@ def test_grouping_agrees_with_scikit_learn():
     assert grouping_auc(field, two_halves(1), 2)[0] == pytest.approx(expected, abs=1e-6)
 
 
-def test_locations_without_a_clear_class_and_images_without_pairs_do_not_count():
+def test_unclear_locations_and_images_without_pairs_are_left_out():
     field = torch.randn(2, 16, 4, generator=torch.Generator().manual_seed(0))
     masks = two_halves(2)
     masks[1] = 0  # one class only: there is no different pair
@@ -93,18 +93,19 @@ class Halves:
         return Record(image=image.to(torch.uint8), name=str(row), semantic=semantic, labels=labels)
 
 
-def test_all_figures_of_a_teacher_and_the_same_again(tiny_teacher, short):
+@pytest.mark.slow
+def test_all_figures_are_measured_and_repeatable(tiny_teacher, short):
     train, val = Halves(24, seed=0), Halves(12, seed=1)
-    seen: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     found = teacher_quality(
         tiny_teacher,
         train,
         val,
         size=64,
-        progress=lambda task, done, total: seen.append((done, total)),
+        progress=lambda task, done, total: reports.append((done, total)),
     )
-    assert seen[-1] == (12, 12)
-    assert (24, 24) in seen
+    assert reports[-1] == (12, 12)
+    assert (24, 24) in reports
     assert found["miou"] > 60  # colours survive a random teacher
     assert found["map"] > 60
     assert 0.6 < found["grouping_auc"] <= 1
@@ -113,7 +114,7 @@ def test_all_figures_of_a_teacher_and_the_same_again(tiny_teacher, short):
     assert teacher_quality(tiny_teacher, train, val, size=64) == found
 
 
-def test_data_without_masks_is_refused_before_the_work(tiny_teacher, tmp_path):
+def test_data_without_masks_is_refused_early(tiny_teacher, tmp_path):
     from PIL import Image
 
     for number in range(12):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.data.scenes import write_scenes
+from strop.data import write_scenes
 from strop.files import write_json
 
 RESEARCH = Path(__file__).parents[2] / "research"

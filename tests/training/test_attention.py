@@ -24,21 +24,20 @@ def test_cudnn_is_left_out_where_half_a_tile_is_left_over(locations, kept):
     assert torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
-def config(*, k: int = 64, heads: int = 8, joint: bool = False) -> TokenizerConfig:
+def config(*, k: int = 64, heads: int = 8) -> TokenizerConfig:
     """Of the paper's shape, 64 locations at 128 px; the heads are 32 wide unless said otherwise."""
     return TokenizerConfig(
         teacher=TeacherConfig(name="dinov3-s", width=384),
         image_size=128,
         max_length=k,
         generator=GeneratorConfig(heads=heads),
-        interpreter=InterpreterConfig(heads=heads, joint=joint),
+        interpreter=InterpreterConfig(heads=heads),
     )
 
 
 def test_keys_count_where_our_kernel_is_not_at_work(monkeypatch):
     monkeypatch.setattr(short_attention, "ENABLED", True)
     assert attended(config()) == [64]
-    assert attended(config(joint=True)) == [64, 128]
     assert attended(config(heads=2)) == [64, 128, 64]  # no kernel for so wide a head
     assert attended(config(k=192)) == [64, 256]  # of 192 queries; few locations read as many keys
     monkeypatch.setattr(short_attention, "ENABLED", False)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_training import tiny_config
 
-from strop.data.scenes import ScenesDataset
+from strop.data import ScenesDataset
 from strop.data.subset import subset
 from strop.errors import DataError, TrainingError
 from strop.model.decoder import DecoderConfig

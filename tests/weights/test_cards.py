@@ -15,8 +15,8 @@ import sklearn.datasets
 import torch
 
 from strop import Tokenizer
+from strop.data.loader import record_batches
 from strop.data.spec import open_dataset
-from strop.data.stream import record_batches
 from strop.files import read_json
 from strop.model import card
 from strop.model.checkpoint import DISTILLED
@@ -74,7 +74,7 @@ def test_scenes_is_above_its_bars() -> None:
 def test_the_cards_metrics_are_the_measured_ones(
     name: str, bundled: Callable[[str], Tokenizer], recipe: ModuleType
 ) -> None:
-    assert bundled(name).about["metrics"] == recipe.told(measured(name))
+    assert bundled(name).about["metrics"] == recipe.card_metrics(measured(name))
 
 
 @pytest.mark.parametrize("name", MODELS)

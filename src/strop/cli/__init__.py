@@ -1,45 +1,74 @@
-"""The command line: thin commands that parse, call the library and print."""
+"""The command line: thin commands that parse options, call the library and print."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from safetensors import SafetensorError
+from typer.core import TyperCommand, TyperGroup
 
 import strop
-from strop.cli import codes, data, demo, evaluation, info, inspect, study, train
 from strop.cli.console import complain
 from strop.errors import StropError
 
+COMMANDS = {
+    "demo": ("strop.cli.demo", "demo", "Run the bundled models on a few images."),
+    "encode": ("strop.cli.codes", "encode", "Turn images into programs."),
+    "interpret": ("strop.cli.codes", "interpret", "Turn programs into the teacher's patch field."),
+    "decode": ("strop.cli.codes", "decode", "Turn programs into preview images, one PNG each."),
+    "train": ("strop.cli.train", "train", "Train a tokenizer."),
+    "train-decoder": ("strop.cli.train", "train_decoder", "Train the pixel decoder of a model."),
+    "train-lengths": ("strop.cli.train", "train_lengths", "Fit the length head of a model again."),
+    "sweep": ("strop.cli.train", "sweep", "Train at every combination of settings."),
+    "eval": ("strop.cli.evaluation", "eval_", "Evaluate a model."),
+    "study": ("strop.cli.study", "app", "Study what the codes of a model mean."),
+    "report": ("strop.cli.evaluation", "report", "Put the results of runs on one page."),
+    "inspect": ("strop.cli.inspect", "inspect", "View and edit programs on a web page."),
+    "data": ("strop.cli.data", "app", "Make, check and pack datasets."),
+    "teacher": ("strop.cli.teacher", "app", "Train a teacher."),
+    "info": ("strop.cli.info", "info", "Describe presets and models."),
+}
+"""Name: module, function or Typer app in it, and the line that `strop --help` shows."""
+
+
+class _LazyCommand(TyperCommand):
+    """A line of `strop --help`. The module of the command is imported when the command runs."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Import the command and hand over to it."""
+        assert self.name is not None
+        module, attribute, _ = COMMANDS[self.name]
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, typer.Typer):
+            alone = typer.Typer(add_completion=False)
+            alone.command(self.name)(command)
+            command = alone
+        return typer.main.get_command(command).make_context(*args, **options)
+
+
+class _LazyGroup(TyperGroup):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for name, (_, _, summary) in COMMANDS.items():
+            self.commands[name] = _LazyCommand(name, help=summary)
+
+
 app = typer.Typer(
     name="strop",
+    cls=_LazyGroup,
     help="Images as short programs of discrete codes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo.demo)
-app.command()(codes.encode)
-app.command()(codes.interpret)
-app.command()(codes.decode)
-app.command()(train.train)
-app.command("train-decoder")(train.train_decoder)
-app.command("train-lengths")(train.train_lengths)
-app.command()(train.sweep)
-app.command(context_settings=study.SETTINGS, help=study.HELP)(study.study)
-app.command()(inspect.inspect)
-app.command("eval")(evaluation.eval_)
-app.command()(evaluation.report)
-app.command()(info.info)
-data.app.command()(train.features)
-app.add_typer(data.app, name="data")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"strop {strop.__version__}")
         raise typer.Exit
 
@@ -54,20 +83,20 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; errors that strop expects are told in a sentence, without a trace."""
+    """Run the command line. Expected errors end it with a sentence instead of a traceback."""
     warnings.showwarning = lambda message, *_, **__: complain("warning", message, "yellow")
     try:
         app()
     except StropError as error:
         complain("error", error)
         sys.exit(1)
-    except (OSError, SafetensorError) as error:  # a full disk is either, by who was writing
-        complain("error", _told(error))
+    except (OSError, SafetensorError) as error:  # a full disk raises either
+        complain("error", _file_problem(error))
         sys.exit(1)
 
 
-def _told(error: Exception) -> str:
+def _file_problem(error: Exception) -> str:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    where = getattr(error, "filename", None)
-    what = f"{where} could not be read or written" if where else "A file could not be used"
-    return f"{what} ({reason}). Check the path, its permissions and the space on the disk."
+    name = getattr(error, "filename", None)
+    problem = f"{name} could not be read or written" if name else "A file could not be used"
+    return f"{problem} ({reason}). Check the path, its permissions and the space on the disk."

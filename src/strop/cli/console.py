@@ -1,4 +1,4 @@
-"""What the commands share: how they print, show progress, find images and check options."""
+"""What the commands share: printing, progress bars, finding images and checking options."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.progress import Progress as Bars
 from rich.text import Text
 
-from strop.data.layout import list_files
 from strop.errors import DataError, ModelError, ProgramError
-from strop.images import SUFFIXES
-from strop.model.checkpoint import load
-from strop.model.teacher import BUNDLED
-from strop.model.tokenizer import Tokenizer
+from strop.progress import Progress
 
-# What is printed is mostly paths and messages: `a[b].png` is a name there, not markup.
+if TYPE_CHECKING:
+    from strop.model.tokenizer import Tokenizer
+
+# Output is mostly paths and messages: `a[b].png` is a name, not markup.
 out = Console(markup=False, emoji=False, highlight=False)
-# Progress and complaints go elsewhere, so that output can be piped.
+# Progress and problems go to stderr, so that stdout can be piped.
 err = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 DEFAULT_MODEL = "photos"
@@ -42,49 +42,67 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help=f"Bundled name, folder or hub id of the model; {DEFAULT_MODEL} if none is given.",
+        help=f"Bundled name, folder or hub id of a model. Default: {DEFAULT_MODEL}.",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Batch = Annotated[int, typer.Option(min=1, help="Images on the device at a time.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Batch = Annotated[int, typer.Option(min=1, help="Batch size on the device.")]
 
 
-class RateColumn(ProgressColumn):
-    """Finished per second."""
+class _RateColumn(ProgressColumn):
+    """Items per second."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:.1f}/s" if task.speed else "", style="progress.data.speed")
 
 
-def progress() -> Progress:
-    """A bar with count, rate and time left, on stderr."""
-    return Progress(
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """A `strop.progress.Progress` that draws a bar on stderr for each task.
+
+    A bar shows count, rate and time left. Text after a colon in the name of a task is its status:
+    "training" and "training: loss 0.31" are the same bar.
+    """
+    columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        RateColumn(),
+        _RateColumn(),
         TimeRemainingColumn(),
-        console=err,
-        transient=True,
     )
+    with Bars(*columns, console=err, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(task: str, done: int, total: int) -> None:
+            name = task.partition(":")[0]
+            if name not in tasks:
+                tasks[name] = bars.add_task(task, total=total)
+            bars.update(tasks[name], description=task, completed=done, total=total)
+
+        yield report
+
+
+def progress() -> Bars:
+    """Bars for commands that do not use `progress_bars` yet."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _RateColumn())
+    return Bars(*columns, TimeRemainingColumn(), console=err, transient=True)
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+def counting(task: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar as a function of (done, total)."""
-    with progress() as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with progress_bars() as report:
+        yield lambda done, total: report(task, done, total)
 
 
 def say(text: str) -> None:
-    """A line on stderr, never broken inside a path."""
+    """A line on stderr, never wrapped inside a path."""
     err.print(text, soft_wrap=True)
 
 
 def complain(label: str, problem: object, colour: str = "red") -> None:
-    """A problem on stderr, with what it means for the command in colour before it."""
+    """A problem on stderr after a coloured label, such as "error" or "skipped"."""
     err.print(Text.assemble((label, f"bold {colour}"), f" {problem}"), soft_wrap=True)
 
 
@@ -94,31 +112,35 @@ def print_json(value: Any) -> None:
 
 
 def load_model(name: str | None, device: str | None) -> Tokenizer:
-    """The model that --model names on the device that --device names."""
-    if name is None and not (BUNDLED / DEFAULT_MODEL / "config.json").is_file():
+    """Load the model given by --model on the device given by --device."""
+    from strop.model.checkpoint import load
+    from strop.model.teacher import BUNDLED
+
+    default = BUNDLED / DEFAULT_MODEL
+    if name is None and not (default / "config.json").is_file():
         raise ModelError(
             "No model was given, and none is bundled with this installation.",
-            "Name one (-m MODEL), or install strop whole.",
+            "Name one with -m MODEL, or install strop with its weights.",
         )
-    return load(BUNDLED / DEFAULT_MODEL if name is None else name, device=device)
+    return load(default if name is None else name, device=device)
 
 
 def check_writable(output: Path, *, folder: bool = False) -> None:
-    """Refuse an output that could not be written, before the work; nothing is created."""
+    """Raise before the work if `output` cannot be written; nothing is created."""
     if output.exists() and output.is_dir() != folder:
         raise DataError(
             f"{output} is a {'file' if output.is_file() else 'folder'}.",
             f"Name a {'folder' if folder else 'file'}.",
         )
-    above = output if folder else output.parent
-    while not above.exists() and above != above.parent:
-        above = above.parent
-    if not above.is_dir():
-        raise DataError(f"{output} cannot be written: {above} is a file.", "Name another place.")
-    if not os.access(above, os.W_OK | os.X_OK):
+    parent = output if folder else output.parent
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not parent.is_dir():
+        raise DataError(f"{output} cannot be written: {parent} is a file.", "Name another path.")
+    if not os.access(parent, os.W_OK | os.X_OK):
         raise DataError(
-            f"{output} cannot be written: {above} is not writable.",
-            "Name another place, or change its permissions.",
+            f"{output} cannot be written: {parent} is not writable.",
+            "Name another path, or change its permissions.",
         )
 
 
@@ -128,34 +150,50 @@ def parse_length(text: str | None) -> int | Literal["max"] | None:
         return None
     if text == "max":
         return "max"
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 9:
         raise ProgramError(
-            f"A length of {text!r} is no number of codes.", 'Give a whole number, or "max".'
+            f"--length is {text[:20]!r}, not a number of codes.", 'Give a whole number, or "max".'
         )
     return int(text)
 
 
 def find_images(patterns: Sequence[str]) -> list[str]:
-    """Files, folders (searched to the bottom) and globs to a list of files, in order."""
+    """Files, folders (searched recursively) and globs to a list of files, in order."""
+    from strop.data.layout import list_files
+    from strop.images import SUFFIXES
+
     found: list[str] = []
     for pattern in patterns:
-        if not pattern.strip():  # an unset variable in a shell, not this folder
-            raise DataError("A path is empty.", "Give a file, a folder or a pattern; . is here.")
-        path = Path(pattern).expanduser()
+        if not pattern.strip():  # an unset shell variable does not mean the current folder
+            raise DataError(
+                "A path is empty.", "Give a file, a folder or a pattern. The current folder is `.`."
+            )
+        path = _expanded(pattern)
         if path.is_dir():
-            inside = list_files(path)
-            if not inside:
+            names = list_files(path)
+            if not names:
                 raise DataError(
                     f"The folder {pattern} holds no images.",
-                    f"Looked for {', '.join(sorted(SUFFIXES))}.",
+                    f"It should hold files ending in {', '.join(sorted(SUFFIXES))}.",
                 )
-            found += [str(path / name) for name in inside]
+            found += [str(path / name) for name in names]
         elif path.exists() or not glob.has_magic(pattern):
-            found.append(str(path))  # a missing file is reported when it is read
+            found.append(str(path))  # reading reports a missing file
         else:
-            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 (may be absolute)
+            # `Path.glob` does not take absolute patterns.
+            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
             files = sorted(match for match in matches if Path(match).is_file())
             if not files:
                 raise DataError(f"No file matches {pattern}.", "Check the pattern.")
             found += files
     return list(dict.fromkeys(found))
+
+
+def _expanded(pattern: str) -> Path:
+    """A path with `~` replaced by the home folder."""
+    if "\0" in pattern:
+        raise DataError(f"The path {pattern!r} holds a NUL character.", "Remove it.")
+    try:
+        return Path(pattern).expanduser()
+    except RuntimeError as error:  # ~user without such a user
+        raise DataError(f"{pattern} names an unknown home folder.", "Check the path.") from error

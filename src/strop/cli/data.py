@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -12,45 +12,47 @@ from strop.cli.console import (
     Device,
     Json,
     complain,
-    counting,
     out,
     print_json,
+    progress_bars,
     say,
 )
+from strop.cli.train import features
 from strop.data.check import CheckReport, check_dataset
 from strop.data.pack import pack_dataset
-from strop.data.scenes.write import write_scenes
+from strop.data.rendered import write_scenes
 from strop.device import choose_device
-from strop.errors import ConfigError
 from strop.images import Fit
 
 app = typer.Typer(help="Make, check and pack datasets.", no_args_is_help=True)
 Spec = Annotated[
-    str, typer.Argument(help="Such as voc:/data?split=val, scenes:?n=256, or a folder of images.")
+    str, typer.Argument(help="Dataset: voc:/data?split=val, scenes:?n=256, or a folder of images.")
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that read; 0 for none but this one.")]
+Workers = Annotated[
+    int, typer.Option(min=0, help="Worker processes that read; 0 reads in this process.")
+]
 
 
 @app.command()
 def scenes(
-    folder: Annotated[Path, typer.Option("--out", help="Where the dataset goes.")],
-    n: Annotated[int, typer.Option("--n", min=1, help="How many scenes.")] = 10_000,
+    folder: Annotated[Path, typer.Option("--out", help="Output folder.")],
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of scenes.")] = 10_000,
     size: Annotated[int, typer.Option(min=1, help="Pixels along a side.")] = 128,
-    seed: Annotated[int, typer.Option(help="Other seeds, other scenes.")] = 0,
-    split: Annotated[str, typer.Option(help="Name of the split, as in CLEVR's files.")] = "train",
-    batch: Annotated[int, typer.Option(min=1, help="Scenes rendered together.")] = 32,
+    seed: Annotated[int, typer.Option(help="Seed of the scenes.")] = 0,
+    split: Annotated[str, typer.Option(help="Name of the split in the file names.")] = "train",
+    batch: Annotated[int, typer.Option(min=1, help="Scenes rendered in one batch.")] = 32,
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes that render; 0 for none but this one.")
+        int, typer.Option(min=0, help="Worker processes that render; 0 renders in this process.")
     ] = 0,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Render scenes and write them in CLEVR's layout, with masks and depth.
 
-    Called again after an interruption, it goes on where it stopped.
+    A second call after an interruption resumes the work.
     """
     chosen = choose_device(device)
-    with counting("rendering") as count:
+    with progress_bars() as progress:
         written = write_scenes(
             folder,
             n,
@@ -60,7 +62,7 @@ def scenes(
             batch_size=batch,
             device=chosen,
             workers=workers,
-            progress=count,
+            progress=progress,
         )
     if as_json:
         print_json({"scenes": n, "output": str(folder), "descriptions": str(written)})
@@ -70,12 +72,12 @@ def scenes(
 
 @app.command()
 def check(spec: Spec, workers: Workers = 2, as_json: Json = False) -> None:
-    """Read every record of a dataset and say what is there and what is broken.
+    """Read every record of a dataset and report its contents and what is broken.
 
     The exit status is 1 if anything is broken.
     """
-    with counting("checking") as count:
-        report = check_dataset(spec, workers, count)
+    with progress_bars() as progress:
+        report = check_dataset(spec, workers, progress)
     if as_json:
         print_json(report.as_dict())
     else:
@@ -87,17 +89,15 @@ def check(spec: Spec, workers: Workers = 2, as_json: Json = False) -> None:
 @app.command()
 def pack(
     spec: Spec,
-    folder: Annotated[Path, typer.Option("--out", help="Where the packed dataset goes.")],
+    folder: Annotated[Path, typer.Option("--out", help="Output folder.")],
     size: Annotated[int, typer.Option(min=1, help="Pixels along a side.")] = 256,
-    fit: Annotated[str, typer.Option(help="squash, or crop to the centre.")] = "squash",
+    fit: Annotated[Fit, typer.Option(help="How images are made square.")] = "squash",
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
-    """Write a dataset as raw uint8, which loads without decoding: `packed:DIR` from then on."""
-    if fit not in ("squash", "crop"):
-        raise ConfigError(f"--fit is {fit!r}.", "Give squash or crop.")
-    with counting("packing") as count:
-        report = pack_dataset(spec, folder, size, cast(Fit, fit), workers, count)
+    """Write a dataset as raw uint8 that loads without decoding. Its spec is `packed:DIR`."""
+    with progress_bars() as progress:
+        report = pack_dataset(spec, folder, size, fit, workers, progress)
     if as_json:
         print_json(
             {
@@ -123,7 +123,7 @@ def pack(
 
 
 def _print_report(report: CheckReport) -> None:
-    out.print(f"{report.name}: {report.good} of {report.count} records are whole")
+    out.print(f"{report.name}: {report.good} of {report.count} records are readable")
     for (width, height), number in report.sizes.most_common(5):
         out.print(f"  {width} x {height} px: {number}")
     if report.parts.total():
@@ -142,3 +142,6 @@ def _print_report(report: CheckReport) -> None:
         out.print(table)
     for problem in (*report.problems, *report.broken.values()):
         complain("broken", problem)
+
+
+app.command()(features)

@@ -1,4 +1,4 @@
-"""`strop demo`: the tour."""
+"""`strop demo`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,62 +14,54 @@ import typer
 from rich.table import Table
 
 from strop.cli.console import Device, out, say
+from strop.demo import run_demo
 from strop.device import choose_device
-
-
-def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Where the results go.")] = Path("demo"),
-    device: Device = None,
-) -> None:
-    """Take the bundled models round a few rendered scenes and photographs; about half a minute."""
-    from strop.demo import tour  # it draws, and no other command should wait for that
-
-    with _one_thread():
-        looks = tour(folder, device=choose_device(device), say=say)
-    for seen in looks:
-        table = Table("image", "", "r2", "length", "program", box=None)
-        for number, row in enumerate(seen.program):
-            table.add_row(
-                f"{seen.title}-{number}.png",
-                seen.captions[number],
-                f"{seen.chosen[number]:.2f}",
-                str(len(row)),
-                " ".join(map(str, row.codes.tolist())),
-            )
-        out.print(table)
-        quality = Table(
-            f"on these {seen.title}", "r2 (scalar mean)", "r2_centred (channel means)", box=None
-        )
-        for what, score in seen.scores.items():
-            quality.add_row(what, f"{score['r2']:.2f}", f"{score['r2_centred']:.2f}")
-        out.print()
-        out.print(quality)
-        out.print()
-    out.print(f"Look at {folder}/index.html, then try:", soft_wrap=True)
-    # `make demo` leaves it in a virtual environment that is not on the path.
-    own = Path(sys.executable).with_name("strop")
-    hidden = own.is_file() and not shutil.which("strop")
-    strop = shlex.quote(os.path.relpath(own)) if hidden else "strop"
-    for command, what in NEXT.items():
-        told = command.format(folder=shlex.quote(str(folder)))
-        out.print(f"  {strop} {told}  # {what}", soft_wrap=True)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """With so few images a second thread gains little, and on a busy machine threads that wait for
-    each other make minutes of it."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
 
 NEXT = {
     "encode {folder}/photos-0.png": "or your.jpg",
-    "inspect": "see and edit programs in the browser",
-    'study scenes complexity --data "scenes:?n=40" --out {folder}/study': "are lengths earned?",
-    'eval scenes --suite rate --data "scenes:?n=40" --out {folder}/eval': "what lengths give",
+    "inspect": "view and edit programs in the browser",
+    'study scenes complexity --data "scenes:?n=40" --out {folder}/study': "lengths and content",
+    'eval scenes --suite rate --data "scenes:?n=40" --out {folder}/eval': "quality at each length",
 }
+"""Commands to try afterwards, with a comment."""
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Output folder.")] = Path("demo"),
+    device: Device = None,
+) -> None:
+    """Run the bundled models on a few scenes and photographs. It takes about half a minute."""
+    # So few images gain little from a second thread, which slows down a busy machine.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        results = run_demo(folder, device=choose_device(device), say=say)
+    finally:
+        torch.set_num_threads(threads)
+    for result in results:
+        table = Table("image", "", "r2", "length", "program", box=None)
+        for row, program in enumerate(result.program):
+            table.add_row(
+                f"{result.name}-{row}.png",
+                result.captions[row],
+                f"{result.predicted_r2[row]:.2f}",
+                str(len(program)),
+                " ".join(map(str, program.codes.tolist())),
+            )
+        out.print(table)
+        quality = Table(
+            f"on these {result.name}", "r2 (scalar mean)", "r2_centred (channel means)", box=None
+        )
+        for label, score in result.scores.items():
+            quality.add_row(label, f"{score['r2']:.2f}", f"{score['r2_centred']:.2f}")
+        out.print()
+        out.print(quality)
+        out.print()
+    out.print(f"Open {folder}/index.html, then try:", soft_wrap=True)
+    # `make demo` installs strop in a virtual environment that is not on the path.
+    installed = Path(sys.executable).with_name("strop")
+    hidden = installed.is_file() and not shutil.which("strop")
+    strop = shlex.quote(os.path.relpath(installed)) if hidden else "strop"
+    for command, comment in NEXT.items():
+        arguments = command.format(folder=shlex.quote(str(folder)))
+        out.print(f"  {strop} {arguments}  # {comment}", soft_wrap=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from strop.analysis.adapters import ADAPTERS, evaluate_adapter
+from strop.analysis.evaluate import choose_suites, evaluate, open_splits
+from strop.analysis.metric_info import METRICS
+from strop.analysis.registry import EVALUATIONS
+from strop.analysis.report import write_report
 from strop.cli.console import (
     Batch,
     Device,
@@ -19,16 +22,10 @@ from strop.cli.console import (
     load_model,
     out,
     print_json,
-    progress,
+    progress_bars,
     say,
 )
 from strop.device import choose_device
-from strop.evaluation.adapters import ADAPTERS, evaluate_adapter
-from strop.evaluation.context import Report
-from strop.evaluation.measures import MEASURES
-from strop.evaluation.parts import open_sources
-from strop.evaluation.report import write_report
-from strop.evaluation.suites import SUITES, check_suites, evaluate
 
 Specs = Annotated[
     list[str],
@@ -43,7 +40,7 @@ def eval_(
     data: Specs,
     suite: Annotated[
         list[str],
-        typer.Option(help=f"{', '.join(SUITES)}, or all; may be given several times."),
+        typer.Option(help=f"{', '.join(EVALUATIONS)}, or all; may be given several times."),
     ] = ["all"],  # noqa: B006 (typer copies it)
     train: Annotated[
         list[str],
@@ -66,18 +63,18 @@ def eval_(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a model: alignment, pixels, rate, and probes of frozen representations.
+    """Metric a model: alignment, pixels, rate, and probes of frozen representations.
 
     A run that was interrupted goes on when the same command is given again.
     """
     check_writable(folder, folder=True)
-    check_suites(suite)
-    open_sources(data, train)  # before the model: what is misspelt is told at once
-    with _watching() as report:
+    choose_suites(suite)
+    open_splits(data, train)  # before the model: what is misspelt is told at once
+    with progress_bars() as bars:
         if model in ADAPTERS:
             adapter = ADAPTERS[model](device=choose_device(device))
             parts = evaluate_adapter(
-                adapter, data, folder, suites=suite, train=train, seed=seed, report=report
+                adapter, data, folder, suites=suite, train=train, seed=seed, progress=bars
             )
         else:
             parts = evaluate(
@@ -93,7 +90,7 @@ def eval_(
                 seed=seed,
                 batch=batch,
                 workers=workers,
-                report=report,
+                progress=bars,
                 note=say,
             )
     if as_json:
@@ -130,31 +127,17 @@ def _show(part: dict[str, Any]) -> None:
     if values := part.get("values"):
         table = Table("", "", "95 %", title=title, box=None)
         for name, value in values.items():
-            measure = MEASURES[name]
+            measure = METRICS[name]
             interval = part.get("intervals", {}).get(name)
             bounds = " to ".join(map(measure.format, interval)) if interval else ""
             table.add_row(measure.heading, measure.format(value), bounds)
         out.print(table)
     if probed := part.get("representations"):
         names = list(next(iter(probed.values()))["values"])
-        table = Table("", *(MEASURES[name].heading for name in names), title=title, box=None)
+        table = Table("", *(METRICS[name].heading for name in names), title=title, box=None)
         for representation, found in probed.items():
-            cells = [MEASURES[name].format(found["values"][name]) for name in names]
+            cells = [METRICS[name].format(found["values"][name]) for name in names]
             table.add_row(representation, *cells)
         out.print(table)
-    if note := part.get("note"):
+    for note in part["notes"]:
         say(note)
-
-
-@contextmanager
-def _watching() -> Iterator[Report]:
-    """A progress bar for each piece of work that is reported."""
-    with progress() as bar:
-        tasks: dict[str, Any] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield report

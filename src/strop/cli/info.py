@@ -1,4 +1,4 @@
-"""`strop info`: what a preset or a model is made of."""
+"""`strop info`: sizes of presets and models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def info(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show parameters, shapes and bits of a preset or a model; without a name, list them."""
+    """Show parameters, shapes and bits of a preset or a model. Without a name, list them."""
     if name is None:
         _list_all(as_json)
         return
@@ -36,12 +36,14 @@ def info(
     million = 1e6
     table.add_row("trainable parameters", f"{facts['trainable_parameters'] / million:.2f} M")
     total = facts["total_parameters"]
-    told = "unknown (teacher not here)" if total is None else f"{total / million:.2f} M"
-    table.add_row("with the teacher", told)
-    for what, shape in facts["shapes"].items():
-        table.add_row(what, " x ".join(map(str, shape)))
+    table.add_row(
+        "with the teacher",
+        "unknown (teacher not found)" if total is None else f"{total / million:.2f} M",
+    )
+    for part, shape in facts["shapes"].items():
+        table.add_row(part, " x ".join(map(str, shape)))
     table.add_row("bits at full length", f"{facts['bits']:.0f}")
-    table.add_row("compression of the field", f"{facts['compression']:,.0f} times")
+    table.add_row("compression of the field", f"{facts['compression']:,.0f}x")
     table.add_row("teacher", facts["config"]["teacher"]["name"])
     about = facts["about"]
     for key, value in {**about, **about.get("metrics", {})}.items():
@@ -51,9 +53,9 @@ def info(
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Facts about a preset or a model, as `strop info --json` prints them."""
+    """The output of `strop info --json` for a preset or a model."""
     if name in preset_names() or name.endswith(".toml"):
-        with torch.device("meta"):  # shapes are enough
+        with torch.device("meta"):  # shapes without memory
             tokenizer = Tokenizer(load_preset(name).model)
     else:
         tokenizer = load_folder(_model_folder(name))
@@ -62,7 +64,7 @@ def describe(name: str) -> dict[str, Any]:
     trainable = tokenizer.trainable_parameters
     try:
         total = trainable + teacher_parameters(config.teacher.name)
-    except TeacherError:  # the rest can be told without it
+    except TeacherError:  # everything else is known without the teacher
         total = None
     return {
         "name": name,
@@ -88,7 +90,7 @@ def _model_folder(name: str) -> Path:
         if (card := BUNDLED / name / "README.md").is_file():
             raise ModelError(
                 f"{name} is a bundled teacher, not a model.",
-                f"Name it with --teacher; what it is says {card}.",
+                f"Use it with --teacher. Its card is {card}.",
             ) from error
         presets = preset_names()
         raise ModelError(
@@ -101,26 +103,28 @@ def _list_all(as_json: bool) -> None:
     models = {name: read_config(find_folder(name))[0] for name in bundled_models()}
     presets = {name: load_preset(name) for name in preset_names()}
     if as_json:
-        told = {name: {"model": to_dict(each)} for name, each in models.items()}
         print_json(
-            {"models": told, "presets": {name: to_dict(each) for name, each in presets.items()}}
+            {
+                "models": {name: {"model": to_dict(config)} for name, config in models.items()},
+                "presets": {name: to_dict(preset) for name, preset in presets.items()},
+            }
         )
         return
-    shape = ("parameters", "teacher", "image", "K", "codes")
+    columns = ("parameters", "teacher", "image", "K", "codes")
     if models:
-        table = Table("bundled model", *shape, box=None)
+        table = Table("bundled model", *columns, box=None)
         for name, config in models.items():
-            table.add_row(name, *_shape(config))
+            table.add_row(name, *_cells(config))
         out.print(table, "")
-    table = Table("preset", *shape, "batch", box=None)
+    table = Table("preset", *columns, "batch", box=None)
     for name, preset in presets.items():
-        table.add_row(name, *_shape(preset.model), str(preset.training.batch))
+        table.add_row(name, *_cells(preset.model), str(preset.training.batch))
     out.print(table)
 
 
-def _shape(config: TokenizerConfig) -> tuple[str, ...]:
-    """A model in the cells of a table."""
-    with torch.device("meta"):  # shapes are enough
+def _cells(config: TokenizerConfig) -> tuple[str, ...]:
+    """The sizes of a model, as cells of a table."""
+    with torch.device("meta"):  # shapes without memory
         parameters = Tokenizer(config).trainable_parameters
     return (
         f"{parameters / 1e6:.1f} M",

@@ -16,24 +16,24 @@ def inspect(
     model: Annotated[
         str | None,
         typer.Argument(
-            help=f"Bundled name, folder or hub id of the model; {DEFAULT_MODEL} if none is given."
+            help=f"Bundled name, folder or hub id of a model. Default: {DEFAULT_MODEL}."
         ),
     ] = None,
     gallery: Annotated[
         Path | None,
-        typer.Option(help="Folder of images to look codes up in; without one, rendered scenes."),
+        typer.Option(help="Folder of images to look codes up in. Default: rendered scenes."),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8765,
     host: Annotated[
-        str, typer.Option(help="Address to bind to; beyond loopback a token is needed.")
+        str, typer.Option(help="Address to bind to. Other than loopback needs --token.")
     ] = "127.0.0.1",
     token: Annotated[
-        str | None, typer.Option(envvar="STROP_TOKEN", help="A secret that visitors must know.")
+        str | None, typer.Option(envvar="STROP_TOKEN", help="A secret that clients must send.")
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     device: Device = None,
 ) -> None:
-    """See and edit programs on a web page, served from this machine to this machine."""
+    """View and edit programs on a web page. Only this machine can open it by default."""
     try:
         from strop.inspector.server import check_token, serve
     except ImportError as error:
@@ -45,13 +45,13 @@ def inspect(
     check_token(host, token)
 
     def ready(address: str) -> None:
-        out.print(f"The inspector is at {address} (Ctrl-C ends it).", soft_wrap=True)
+        out.print(f"The inspector is at {address} (Ctrl-C to stop).", soft_wrap=True)
         if browser:
             webbrowser.open(address)
 
     serve(
         load_model(model, device),
-        name=_shown(model),
+        name=_display_name(model),
         gallery=gallery,
         host=host,
         port=port,
@@ -60,8 +60,8 @@ def inspect(
     )
 
 
-def _shown(model: str | None) -> str:
-    """The model's name for visitors, who need not know where on this disk it lies."""
+def _display_name(model: str | None) -> str:
+    """The name that clients see, without the folder the model is in."""
     if model is None:
         return DEFAULT_MODEL
     return Path(model).name if Path(model).is_absolute() else model

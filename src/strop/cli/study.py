@@ -1,4 +1,4 @@
-"""`strop study`: ask what the codes mean."""
+"""`strop study`: what the codes of a model mean."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.markdown import Markdown
 
+from strop.analysis.findings import Table
+from strop.analysis.frame import find_analysis, run_study
+from strop.analysis.registry import STUDIES
 from strop.cli.console import (
     Batch,
     Device,
@@ -16,22 +19,22 @@ from strop.cli.console import (
     check_writable,
     out,
     print_json,
-    progress,
+    progress_bars,
     say,
 )
 from strop.errors import ConfigError
 from strop.model.checkpoint import load
-from strop.structure.study import STUDIES, find_study, run_study
 
 HELP = (
-    "Ask what the codes of a model mean.\n\n"
-    + "\n\n".join(f"{name}: {summary}." for name, summary in STUDIES.items())
+    "Study what the codes of a model mean.\n\n"
+    + "\n\n".join(f"{name}: {entry.summary}." for name, entry in STUDIES.items())
     + "\n\nFurther options are the study's own; docs/structure.md lists them."
 )
+app = typer.Typer()
+
+
 # Options that the command does not know are the study's.
-SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-
+@app.command(help=HELP, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def study(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")],
@@ -43,28 +46,21 @@ def study(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Run a study on a dataset; `HELP` is what the command line says of it."""
-    options = parse_options(find_study(name).options, context.args)
+    """Run a study on a dataset; the command line shows `HELP`."""
+    options = parse_options(find_analysis(name, STUDIES, "study").options, context.args)
     check_writable(folder, folder=True)
     tokenizer = load(model, device=device)
     tokenizer.precision = "fp32"  # studies look at small differences between fields
-    with progress() as bar:
-        tasks: dict[str, Any] = {}
-
-        def watch(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        findings = run_study(
-            tokenizer, name, data, folder, options, batch=batch, workers=workers, watch=watch
+    with progress_bars() as bars:
+        found = run_study(
+            tokenizer, name, data, folder, options, batch=batch, workers=workers, progress=bars
         )
     if as_json:
         print_json(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
         return
-    for table in findings.tables:
-        out.print(Markdown(table.markdown()))
-    say(f"Wrote {folder / name}.json, {name}.md and {len(findings.figures)} figures")
+    for table in found["tables"]:
+        out.print(Markdown(Table(**table).markdown()))
+    say(f"Wrote {folder / name}.json, {name}.md and {len(found['figures'])} figures")
 
 
 def parse_options(kind: type, arguments: list[str]) -> dict[str, Any]:
@@ -76,7 +72,7 @@ def parse_options(kind: type, arguments: list[str]) -> dict[str, Any]:
         word, equals, text = rest.pop(0).partition("=")
         key = word.removeprefix("--").replace("-", "_")
         if not word.startswith("--"):
-            raise ConfigError(f"{word!r} is no option.", "Options are written --name value.")
+            raise ConfigError(f"{word!r} is not an option.", "Options are written --name value.")
         if not equals and rest and not rest[0].startswith("--"):
             equals, text = "=", rest.pop(0)
         values[key] = _value(str(hints.get(key, str)), text) if equals else True

@@ -1,9 +1,8 @@
-"""Reading a whole dataset once, to say what is in it and what is broken."""
+"""Read all records of a dataset once, and report its contents and what is broken."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ from strop.data.pool import Pool
 from strop.data.record import VOID, Dataset
 from strop.data.spec import open_dataset
 from strop.errors import StropError
+from strop.progress import Progress, no_progress
 
 _CHUNK = 32
 
@@ -21,14 +21,14 @@ _CHUNK = 32
 class CheckReport:
     """What `check_dataset` found.
 
-    sizes     how many images have each (width, height)
-    parts     how many records have each part
-    labels    how many images hold each label, by name
-    pixels    what share of the labelled pixels each class has, by name
-    void      what share of all mask pixels is unlabelled
-    depth     the least and greatest known depth, in metres
-    broken    why, by index, a record cannot be read
-    problems  damage that does not belong to one record
+    sizes     number of images of each (width, height)
+    parts     number of records with each part
+    labels    number of images with each label, by name
+    pixels    share of each class in the labelled pixels, by name
+    void      share of unlabelled pixels in all masks
+    depth     smallest and largest known depth, in metres
+    broken    reason why a record cannot be read, by index
+    problems  damage that does not belong to a single record
     """
 
     name: str
@@ -45,7 +45,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every record can be read and nothing else was wrong."""
+        """Whether every record can be read and there are no other problems."""
         return not self.broken and not self.problems
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,12 +66,9 @@ class CheckReport:
 
 
 def check_dataset(
-    spec: str | Dataset, workers: int = 0, progress: Callable[[int, int], None] | None = None
+    spec: str | Dataset, workers: int = 0, progress: Progress = no_progress
 ) -> CheckReport:
-    """Read every record of a dataset, given by its spec or itself.
-
-    `progress` is called with the number of records read and of all.
-    """
+    """Read every record of a dataset, which is given by its spec or as an object."""
     dataset = open_dataset(spec) if isinstance(spec, str) else spec
     report = CheckReport(
         dataset.name, len(dataset), problems=tuple(getattr(dataset, "problems", ()))
@@ -91,14 +88,13 @@ def check_dataset(
             if tally.depth is not None:
                 low, high = report.depth or tally.depth
                 report.depth = min(low, tally.depth[0]), max(high, tally.depth[1])
-            if progress is not None:
-                progress(indices.stop, len(dataset))
+            progress("checking", indices.stop, len(dataset))
     finally:
         pool.close()
     if report.parts["labels"]:
         report.labels = dict(zip(dataset.label_names, labels.tolist(), strict=True))
     if report.parts["semantic"]:
-        # Shards do not name their classes; then the ids stand for themselves.
+        # Shards do not name their classes; the ids serve as names.
         names = dataset.classes or [str(i) for i in range(VOID) if ids[i]]
         values = ids[: len(names)] if dataset.classes else ids[:VOID][ids[:VOID] > 0]
         shares = values / max(1, ids[:VOID].sum())
@@ -119,7 +115,7 @@ class _Tally:
 
 
 class _Reader:
-    """The workers' job: read a range of records and count."""
+    """The job of a worker: read a range of records and count."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset

@@ -19,10 +19,10 @@ from strop.data.layout import (
     require_some,
 )
 from strop.data.record import Record
-from strop.data.scenes.format import check_scene, field
-from strop.data.scenes.masks import By, class_names
 from strop.errors import DataError
 from strop.files import PathLike
+from strop.scenes.describe import check_scene, field
+from strop.scenes.scene import By, class_names
 
 
 class ClevrDataset(FileDataset):

@@ -54,7 +54,7 @@ def coco(path: PathLike, split: str = "val", labels: str = "instances") -> FileD
             for image in sorted(content["images"], key=lambda image: image["file_name"])
         ]
         names = [category["name"] for category in categories]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{source} has an entry without the field or id {error}.", "Download it again."
         ) from error

@@ -1,32 +1,49 @@
-"""Decoding of what is not a picture: masks of ids and maps of depth."""
+"""Decode images, masks of ids and depth maps."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from strop.data.record import VOID
 from strop.errors import DataError, ImageError
-from strop.images import MAX_PIXELS, read_image
+from strop.images import open_image, read_image
 
 UNKNOWN = -1
-"""Marks, in a table, ids the dataset does not define."""
+"""Marks ids that the dataset does not define, in a table of ids."""
 
 
-def read_picture(source: str | bytes, name: str) -> Tensor:
-    """An image `(3, H, W)` uint8 from a path, or from bytes that `name` says the origin of."""
-    if isinstance(source, str):
-        return read_image(source)
-    try:
-        return read_image(source)
-    except ImageError as error:
-        problem = error.problem.removeprefix("the image ")
-        raise ImageError(f"{name}: {problem}", error.remedy) from error
+Source = tuple[str | bytes, str]
+"""A path or the bytes of a file, and the name that errors give it."""
+
+
+def read_parts(
+    image: Source,
+    semantic: Source | None = None,
+    instance: Source | None = None,
+    depth: Source | None = None,
+    *,
+    table: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Read the image of a record, and its masks and depth at the size of the image.
+
+    `table` maps the raw ids of the semantic mask to class ids.
+    """
+    picture = read_image(*image)
+    parts: dict[str, Any] = {"image": picture}
+    if semantic is not None and table is not None:
+        mask = parts["semantic"] = look_up(read_ids(*semantic), table, semantic[1])
+        check_size(mask, picture, semantic[1], "mask")
+    if instance is not None:
+        mask = parts["instance"] = torch.from_numpy(read_ids(*instance).astype(np.int64))
+        check_size(mask, picture, instance[1], "mask")
+    if depth is not None:
+        parts["depth"] = match_depth(read_depth(*depth), picture, depth[1])
+    return parts
 
 
 def read_ids(source: str | bytes, name: str) -> np.ndarray:
@@ -46,7 +63,7 @@ def read_depth(source: str | bytes, name: str, units_per_metre: float = 1000) ->
 
 
 def make_table(ids: Mapping[int, int], length: int = 256) -> np.ndarray:
-    """A table `(length,)` int64 from raw ids to class ids; what `ids` leaves out is `UNKNOWN`."""
+    """A table `(length,)` int64 from raw ids to class ids; ids not in `ids` are `UNKNOWN`."""
     table = np.full(length, UNKNOWN, dtype=np.int64)
     for raw, class_id in ids.items():
         table[raw] = class_id
@@ -54,12 +71,12 @@ def make_table(ids: Mapping[int, int], length: int = 256) -> np.ndarray:
 
 
 def identity_table(classes: int, void: tuple[int, ...] = (VOID,)) -> np.ndarray:
-    """A table for masks that hold class ids as they are, and `void` values for no label."""
+    """A table for masks that hold class ids, with `void` values for unlabelled pixels."""
     return make_table({**{i: i for i in range(classes)}, **dict.fromkeys(void, VOID)})
 
 
 def look_up(ids: np.ndarray, table: np.ndarray, name: str) -> Tensor:
-    """Raw ids `(H, W)` to class ids `(H, W)` int64; ids the table does not know are refused."""
+    """Map raw ids `(H, W)` to class ids `(H, W)` int64; `DataError` for ids not in the table."""
     # Counting is far cheaper than sorting, but only safe where ids cannot be huge.
     small = ids.dtype.itemsize == 1
     seen = np.flatnonzero(np.bincount(ids.ravel())) if small else np.unique(ids)
@@ -74,18 +91,18 @@ def look_up(ids: np.ndarray, table: np.ndarray, name: str) -> Tensor:
 
 
 def check_size(part: Tensor | np.ndarray, image: Tensor, name: str, what: str) -> None:
-    """Refuse a mask or depth `(H, W)` that is not of its image's height and width."""
+    """Raise `DataError` if a mask or depth map `(H, W)` differs in size from its image."""
     if tuple(part.shape) != tuple(image.shape[1:]):
         height, width = image.shape[1:]
         raise DataError(
             f"The {what} {name} is {part.shape[1]} x {part.shape[0]}, "
             f"but its image is {width} x {height}.",
-            "Image and mask must be pairs of one size; check that neither was resized or rotated.",
+            "An image and its mask must have one size; check that neither was resized or rotated.",
         )
 
 
 def match_depth(depth: Tensor, image: Tensor, name: str) -> Tensor:
-    """`depth` at the image's size: sensors are often coarser, but must see the same picture."""
+    """`depth` resized to the image. Sensors are often coarser; the aspect ratio must agree."""
     height, width = image.shape[1:]
     if tuple(depth.shape) == (height, width):
         return depth
@@ -95,25 +112,20 @@ def match_depth(depth: Tensor, image: Tensor, name: str) -> Tensor:
 
 
 def nearest(part: Tensor, height: int, width: int) -> Tensor:
-    """`(H, W)` to `(height, width)`: each new pixel takes the old one its centre falls in."""
+    """Resize `(H, W)` to `(height, width)` by the nearest pixel."""
     rows = ((torch.arange(height) * 2 + 1) * part.shape[0]).div(2 * height, rounding_mode="floor")
     columns = ((torch.arange(width) * 2 + 1) * part.shape[1]).div(2 * width, rounding_mode="floor")
     return part[rows[:, None], columns]
 
 
 def labels_of(ids: Tensor, label_ids: Tensor) -> Tensor:
-    """Which of the class ids `label_ids (C,)` occur in a mask: `(C,)` bool."""
+    """Whether each of the class ids `label_ids (C,)` occurs in a mask: `(C,)` bool."""
     return torch.bincount(ids.flatten(), minlength=int(label_ids.max()) + 1)[label_ids] > 0
 
 
 def _read_single_channel(source: str | bytes, name: str, what: str) -> np.ndarray:
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise DataError(
-                    f"The {what} {name} has {image.width} x {image.height} pixels.",
-                    f"The limit is {MAX_PIXELS:,}.",
-                )
+        with open_image(source, name) as image:
             if image.mode not in {"L", "P", "1", "I", "I;16", "I;16B", "I;16L", "F"}:
                 raise DataError(
                     f"The {what} {name} has mode {image.mode}, expected a single channel.",
@@ -122,8 +134,12 @@ def _read_single_channel(source: str | bytes, name: str, what: str) -> np.ndarra
             return np.array(image)
     except DataError:
         raise
-    except FileNotFoundError as error:
-        raise DataError(f"The {what} {name} is missing.", "Check the download.") from error
+    except ImageError as error:
+        missing = isinstance(error.__cause__, FileNotFoundError)
+        problem = f"{name} is missing." if missing else error.problem
+        raise DataError(
+            f"The {what} {problem}", "Check the download." if missing else error.remedy
+        ) from error
     except Exception as error:  # on corrupt files Pillow's decoders raise nearly everything
         raise DataError(
             f"The {what} {name} is damaged or cut short ({error}).", "Download it again."

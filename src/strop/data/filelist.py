@@ -1,4 +1,4 @@
-"""The dataset behind most layouts: a list of which files make up each record."""
+"""A dataset defined by a list of files. Most layouts use it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop.data.decode import (
-    check_size,
-    labels_of,
-    look_up,
-    match_depth,
-    read_depth,
-    read_ids,
-    read_picture,
-)
+from strop.data.decode import labels_of, read_parts
 from strop.data.record import Record
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where the parts of one record lie, as paths relative to the dataset's root."""
+    """The files of one record, as paths relative to the root of the dataset."""
 
     name: str
     image: str
@@ -38,8 +30,8 @@ class Files:
 class FileDataset:
     """Records read from files.
 
-    `table` maps a mask's raw ids to class ids. Labels are those listed in `Files.labels`, or what
-    `find_labels` says, or, with `label_ids`, the classes found in the mask.
+    `table` maps the raw ids of a mask to class ids. Labels are those that `find_labels` returns, or
+    those in `Files.labels`, or, with `label_ids`, the classes in the mask.
     """
 
     def __init__(
@@ -68,38 +60,23 @@ class FileDataset:
 
     def __getitem__(self, index: int) -> Record:
         item = self.items[index]
-        image = read_picture(self._path(item.image), item.image)
-        semantic = instance = depth = None
-        if item.semantic is not None and self._table is not None:
-            path = self._path(item.semantic)
-            semantic = look_up(read_ids(path, path), self._table, path)
-            check_size(semantic, image, path, "mask")
-        if item.instance is not None:
-            path = self._path(item.instance)
-            instance = torch.from_numpy(read_ids(path, path).astype(np.int64))
-            check_size(instance, image, path, "mask")
-        if item.depth is not None:
-            path = self._path(item.depth)
-            depth = match_depth(read_depth(path, path), image, path)
+        image, semantic, instance, depth = (
+            None if file is None else (self._path(file), self._path(file))
+            for file in (item.image, item.semantic, item.instance, item.depth)
+        )
+        assert image is not None
+        parts = read_parts(image, semantic, instance, depth, table=self._table)
         labels = None
         present = item.labels if self._find_labels is None else self._find_labels(item)
         if present is not None:
             labels = torch.zeros(len(self.label_names), dtype=torch.bool)
             labels[list(present)] = True
-        elif self._label_ids is not None and semantic is not None:
-            labels = labels_of(semantic, self._label_ids)
-        return Record(
-            image=image,
-            name=item.name,
-            semantic=semantic,
-            instance=instance,
-            labels=labels,
-            depth=depth,
-            scene=item.scene,
-        )
+        elif self._label_ids is not None and "semantic" in parts:
+            labels = labels_of(parts["semantic"], self._label_ids)
+        return Record(name=item.name, labels=labels, scene=item.scene, **parts)
 
     def sources(self) -> Iterator[Path | str]:
-        """The files of all records, and what is listed about them."""
+        """The files of all records, with the names and labels listed for them."""
         for item in self.items:
             yield f"{item.name} {item.labels}"
             for file in (item.image, item.semantic, item.instance, item.depth):

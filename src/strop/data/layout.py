@@ -1,10 +1,12 @@
-"""Checks of how a dataset lies on disk, with errors that say what was expected and found."""
+"""Find the files of a dataset. Errors name what was expected and what was found."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from strop.images import SUFFIXES
 
 
 def found(folder: Path, limit: int = 8) -> str:
-    """What `folder` holds, in a few words for an error message."""
+    """The contents of `folder`, shortened for an error message."""
     if not folder.is_dir():
         return "a file" if folder.exists() else "nothing there"
     names = sorted(
@@ -28,9 +30,19 @@ def found(folder: Path, limit: int = 8) -> str:
     return ", ".join(names[:limit]) + more
 
 
+def expand(path: PathLike) -> Path:
+    """`path` with ~ expanded; `DataError` if there is no such user, or a NUL in the path."""
+    if "\0" in os.fspath(path):
+        raise DataError(f"The path {path!r} holds a NUL character.", "Remove it.")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{path} names no user's home folder.", "Give an absolute path.") from error
+
+
 def require_folder(path: PathLike, kind: str, tree: str) -> Path:
-    """`path` as a folder, or an error that shows the tree a `kind` dataset has."""
-    folder = Path(path).expanduser()
+    """`path` as a folder, or an error that shows the tree of a `kind` dataset."""
+    folder = expand(path)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "does not exist"
         raise DataError(f"{folder} {what}.", f"A {kind} dataset is a folder with {tree}.")
@@ -38,14 +50,14 @@ def require_folder(path: PathLike, kind: str, tree: str) -> Path:
 
 
 def first_folder(root: Path, candidates: Sequence[str], kind: str) -> Path:
-    """The first of `candidates` that is a folder under `root`, or an error naming them all."""
+    """The first of `candidates` that is a folder under `root`, or an error that names them all."""
     for candidate in candidates:
         if (root / candidate).is_dir():
             return root / candidate
     expected = " or ".join(f"{candidate}/" for candidate in candidates)
     raise DataError(
         f"{root} is not laid out as {kind}: expected {expected}, found {found(root)}.",
-        "Point the spec at the dataset's own root folder; docs/data.md shows the tree.",
+        "Point the spec at the root folder of the dataset; docs/data.md shows the tree.",
     )
 
 
@@ -55,23 +67,46 @@ def first_file(root: Path, candidates: Sequence[str]) -> Path | None:
 
 
 def list_files(folder: Path, suffixes: Iterable[str] = SUFFIXES) -> list[str]:
-    """Files below `folder` by suffix, as sorted relative paths; hidden ones are left out."""
+    """Files below `folder` by suffix, as sorted relative paths, without hidden ones.
+
+    Links are followed, but each real folder and each real file is listed once. A real name takes
+    precedence over a link to it.
+    """
     wanted = frozenset(suffixes)
     names: list[str] = []
-    prefix = len(str(folder)) + 1
-    for base, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(f for f in folders if not f.startswith(".") and f != "__MACOSX")
-        below = base[prefix:]
-        names.extend(
-            f"{below}/{name}" if below else name
-            for name in files
-            if name[name.rfind(".") :].lower() in wanted and not name.startswith(".")
-        )
+    linked_files: list[tuple[str, str]] = []  # relative name, real path
+    visited: set[str] = set()
+    listed: set[str] = set()
+    folders, linked_folders = deque([("", str(folder))]), deque[tuple[str, str]]()
+    while folders or linked_folders:
+        below, path = (folders or linked_folders).popleft()
+        real = os.path.realpath(path)
+        if real in visited:
+            continue
+        visited.add(real)
+        with suppress(OSError), os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.name.startswith(".") or entry.name == "__MACOSX":
+                    continue
+                name = f"{below}/{entry.name}" if below else entry.name
+                if entry.is_dir():
+                    (linked_folders if entry.is_symlink() else folders).append((name, entry.path))
+                elif name[name.rfind(".") :].lower() not in wanted:
+                    continue
+                elif entry.is_symlink():
+                    linked_files.append((name, os.path.realpath(entry.path)))
+                else:
+                    names.append(name)
+                    listed.add(f"{real}/{entry.name}")
+    for name, real in sorted(linked_files):
+        if real not in listed:
+            listed.add(real)
+            names.append(name)
     return sorted(names)
 
 
 def require_some(items: Sequence[Any], kind: str, where: Path, expected: str) -> None:
-    """Refuse an empty split."""
+    """Raise `DataError` if a split is empty."""
     if not items:
         raise DataError(
             f"This {kind} split is empty: {where} holds {found(where)}.", f"Expected {expected}."
@@ -79,14 +114,14 @@ def require_some(items: Sequence[Any], kind: str, where: Path, expected: str) ->
 
 
 def choose(value: str, choices: Sequence[str], what: str) -> str:
-    """`value` if it is one of `choices`."""
+    """`value` if it is one of `choices`; `DataError` otherwise."""
     if value not in choices:
         raise DataError(f"There is no {what} {value!r}.", f"Choose one of {', '.join(choices)}.")
     return value
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a list file that are not blank, stripped."""
+    """The lines of a list file, stripped, without blank ones."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -97,12 +132,12 @@ def read_lines(path: Path) -> list[str]:
 
 
 def load_json(path: Path, fields: Sequence[str]) -> dict[str, Any]:
-    """A JSON object that has all of `fields`."""
+    """Read a JSON object and check that it has `fields`."""
     try:
         payload = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"Cannot read {path} ({error.strerror}).", "Check the path.") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}).", "Download it again.") from error
     if not isinstance(payload, dict):
         raise DataError(
@@ -112,6 +147,6 @@ def load_json(path: Path, fields: Sequence[str]) -> dict[str, Any]:
         if field not in payload:
             raise DataError(
                 f"{path} has no field {field!r} (it has {', '.join(list(payload)[:8])}).",
-                "Check that this is the right file, whole.",
+                "Check that this is the right file and that it is complete.",
             )
     return payload

@@ -6,26 +6,28 @@ that a run resumed from `state()` sees exactly the records it would have seen.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from strop.data.pool import Pool, default_context
-from strop.data.record import Batch, BatchDataset, Dataset, Record
+from strop.data.record import PARTS, Batch, BatchDataset, Dataset, Record, concat, stack
+from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit
 
 _CHUNK = 16  # records in one task: enough to hide the pipe, few enough to share out a batch
 _PREFETCH = 2  # batches
-_PARTS = ("semantic", "instance", "labels", "depth")
+MAX_SIZE = 8192  # pixels along a side of a batch
 
 T = TypeVar("T")
 
@@ -98,6 +100,8 @@ class Loader:
         ):
             if value < least:
                 raise DataError(f"{what} is {value}.", f"It must be at least {least}.")
+        if size > MAX_SIZE:
+            raise DataError(f"size is {size}.", f"It must be at most {MAX_SIZE}.")
         if not 0 <= rank < world:
             raise DataError(f"rank is {rank} of {world}.", f"It must be 0 to {world - 1}.")
         if drop_last and len(dataset) < batch_size * world:
@@ -346,7 +350,7 @@ class _Reader:
             asked=len(indices),
             indices=kept,
             names=[record.name for record in records],
-            parts={name: part for name in _PARTS if (part := _stack(records, name)) is not None},
+            parts={name: part for name in PARTS if (part := _stack(records, name)) is not None},
             scenes=scenes if len(scenes) == len(records) else None,
             broken=broken,
         )
@@ -395,7 +399,7 @@ class _Draft:
             return None
         chunks = self._chunks
         parts: dict[str, Tensor] = {}
-        for name in _PARTS:
+        for name in PARTS:
             if all(name in chunk.parts for chunk in chunks):
                 joined = np.concatenate([chunk.parts[name] for chunk in chunks])
                 if name in {"semantic", "instance"}:
@@ -412,27 +416,8 @@ class _Draft:
             **parts,
         )
         if filled < count and fixed:
-            batch = _repeat(batch, count)
+            batch = batch.take([row % filled for row in range(count)])
         return batch.pin_memory() if self._pin else batch
-
-
-def _repeat(batch: Batch, count: int) -> Batch:
-    """`batch` at the length `count`: its records once more, from the first."""
-    rows = torch.arange(count) % len(batch)
-
-    def take(part: Tensor | None) -> Tensor | None:
-        return None if part is None else part[rows]
-
-    return Batch(
-        images=batch.images[rows],
-        names=tuple(batch.names[row] for row in rows),
-        indices=batch.indices[rows],
-        semantic=take(batch.semantic),
-        instance=take(batch.instance),
-        labels=take(batch.labels),
-        depth=take(batch.depth),
-        scenes=None if batch.scenes is None else tuple(batch.scenes[row] for row in rows),
-    )
 
 
 def _ahead(make: Callable[[_Step], T], steps: Iterator[_Step], count: int) -> Iterator[T]:
@@ -449,3 +434,79 @@ def _ahead(make: Callable[[_Step], T], steps: Iterator[_Step], count: int) -> It
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def record_batches(
+    dataset: Dataset,
+    *,
+    size: int,
+    fit: Fit,
+    batch: int = 32,
+    resize: Resize = "exact",
+    device: torch.device | str = "cpu",
+    workers: int = 0,
+    report: Callable[[str], None] | None = warnings.warn,
+) -> Iterator[Batch]:
+    """Batches of all records in order, on the CPU, once.
+
+    Broken records are skipped and passed to `report` at the end, in one message. `device` is where
+    the records will be used: rendered scenes are rendered there.
+    """
+    if not len(dataset):
+        raise DataError(f"{dataset.name} holds no image.", "Name a dataset that holds some.")
+    device = torch.device(device)
+    if _renders_on(dataset, size, device):
+        for first in range(0, len(dataset), batch):
+            rows = range(first, min(first + batch, len(dataset)))
+            yield stack(dataset.records(rows, device), rows).to("cpu")
+        return
+    with Loader(
+        dataset,
+        batch_size=batch,
+        size=size,
+        fit=fit,
+        resize=resize,
+        workers=workers,
+        pin_memory=False,
+    ) as loader:
+        yield from loader
+        problems = loader.report()
+    if problems and report is not None:
+        report(problems)
+
+
+def read_dataset(dataset: Dataset, **options: Any) -> Batch:
+    """All records as one batch; `options` are those of `record_batches`."""
+    return concat(list(record_batches(dataset, **options)))
+
+
+def image_batches(
+    dataset: Dataset,
+    *,
+    size: int,
+    device: torch.device | str = "cpu",
+    batch: int = 64,
+    **options: Any,
+) -> Iterator[Tensor]:
+    """The images alone, (b, 3, size, size) uint8 on `device`; `options` as in `record_batches`."""
+    device = torch.device(device)
+    if _renders_on(dataset, size, device) and len(dataset):
+        yield from dataset.batches(batch, device, drop_last=False)
+        return
+    for records in record_batches(dataset, size=size, batch=batch, device=device, **options):
+        yield records.images.to(device, non_blocking=True)
+
+
+def checked_images(images: Tensor, size: int) -> Tensor:
+    """`images` if they are a tensor as `image_batches` yields them; `DataError` otherwise."""
+    if images.dtype != torch.uint8 or images.shape[1:] != (3, size, size) or not len(images):
+        raise DataError(
+            f"The images are {tuple(images.shape)} of {images.dtype}.",
+            f"Give uint8 of shape (n, 3, {size}, {size}), at least one.",
+        )
+    return images
+
+
+def _renders_on(dataset: Dataset, size: int, device: torch.device) -> TypeGuard[ScenesDataset]:
+    """Whether `dataset` renders on this GPU, which is far faster than worker processes."""
+    return isinstance(dataset, ScenesDataset) and dataset.size == size and device.type == "cuda"

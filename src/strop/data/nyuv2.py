@@ -14,6 +14,7 @@ from strop.data.decode import labels_of, look_up, make_table
 from strop.data.filelist import FileDataset, Files
 from strop.data.layout import (
     choose,
+    expand,
     first_file,
     first_folder,
     found,
@@ -46,7 +47,7 @@ def nyuv2(path: PathLike, split: str = "test") -> FileDataset | NyuMat:
     millimetres), `labels40/` (0 to 38; the rest void) and `train.txt`, `test.txt`.
     """
     choose(split, ("train", "test"), "NYUv2 split")
-    where = Path(path).expanduser()
+    where = expand(path)
     tree = f"{MAT} and splits.mat, or rgb/, depth_mm/, labels40/, train.txt and test.txt"
     if where.is_file() and where.suffix == ".mat":
         return NyuMat(where, split)
@@ -170,7 +171,7 @@ def _split_indices(folder: Path, split: str) -> list[int]:
     listed = first_file(folder, [f"{split}.txt"])
     if listed is not None:
         lines = read_lines(listed)
-        if not all(line.isdigit() for line in lines):
+        if not all(line.isdecimal() and len(line) < 10 for line in lines):
             raise DataError(f"{listed} holds more than numbers.", "Expected image numbers from 0.")
         return [int(line) for line in lines]
     source = folder / "splits.mat"

@@ -1,11 +1,10 @@
-"""Packing: decode a dataset once, write rows of bytes that load without decoding."""
+"""Decode a dataset once and write it as a packed dataset."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,26 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from strop.data.layout import found
+from strop.data.layout import expand, found
 from strop.data.loader import Loader
 from strop.data.packed import DTYPES, KIND, META, OFFSETS, RECORDS, VERSION, PackedDataset
-from strop.data.record import Batch
+from strop.data.record import PARTS, Batch
 from strop.data.spec import open_dataset
 from strop.errors import DataError
 from strop.files import PathLike, read_json, write_json
 from strop.images import Fit
-
-Progress = Callable[[int, int], None]
-"""Called with the number of records done and of all."""
+from strop.progress import Progress, no_progress
 
 _PROGRESS = "progress.json"
 _PROGRESS_FORMAT = ("packing", 1)
-_SAVE_EVERY = 4096  # records between two points a broken-off run can go on from
+_SAVE_EVERY = 4096  # records between two points from which a run can resume
 
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What `pack_dataset` wrote, and which records it had to leave out."""
+    """What `pack_dataset` wrote, and the reasons for records that it skipped, by index."""
 
     path: Path
     count: int
@@ -48,25 +45,24 @@ def pack_dataset(
     size: int = 256,
     fit: Fit = "squash",
     workers: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> PackReport:
-    """Write the dataset that `spec` names to the folder `out`, at `size` by `size`.
+    """Write the dataset of `spec` to the folder `out`, at `size` by `size`.
 
-    The work is done in `OUT.partial`, which becomes `out` at the end: `out` is whole or not
-    there. A run that was broken off goes on where it was if it is started again with the same
-    arguments, and is kept from other arguments. Broken records are left out and named in the
-    report.
+    The files are written to `OUT.partial`, which is renamed to `out` at the end. An interrupted
+    run resumes if it is started with the same arguments, and refuses other arguments. Broken
+    records are skipped and named in the report.
     """
-    target = Path(out).expanduser()
+    target = expand(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(
-            f"{target} exists already ({found(target)}).", "Give a new folder, or remove this one."
+            f"{target} already exists ({found(target)}).", "Give a new folder, or remove this one."
         )
     dataset = open_dataset(spec)
     work = target.with_name(target.name + ".partial")
     settings = {"spec": spec, "size": size, "fit": fit, "records": len(dataset)}
     done = _resume(work, settings)
-    # Exact: what is packed should be what encoding the file would have seen.
+    # "exact" gives the pixels that encoding the file gives.
     loader = Loader(
         dataset,
         batch_size=64,
@@ -86,12 +82,11 @@ def pack_dataset(
                 broken = {**done["broken"], **{str(k): v for k, v in loader.broken.items()}}
                 writer.save(settings, position, broken)
                 saved = position
-            if progress is not None:
-                progress(position, len(dataset))
+            progress("packing", position, len(dataset))
         offsets, parts = writer.offsets, writer.parts
     broken = {**{int(k): v for k, v in done["broken"].items()}, **loader.broken}
     if not parts:
-        raise DataError(f"{spec} holds nothing that could be packed.", "Run `strop data check`.")
+        raise DataError(f"{spec} has no record that could be packed.", "Run `strop data check`.")
     np.array(offsets, dtype="<i8").tofile(work / OFFSETS)
     meta = {
         **settings,
@@ -106,23 +101,23 @@ def pack_dataset(
     if target.exists():
         target.rmdir()
     work.rename(target)
-    (target / _PROGRESS).unlink()  # only now: without it, the folder would not be known as ours
+    (target / _PROGRESS).unlink()  # last: it marks the folder as a packing folder
     written = PackedDataset(target)
     total = sum(entry.stat().st_size for entry in target.iterdir())
     return PackReport(target, len(written), size, tuple(parts), total, broken)
 
 
 def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier run with these settings had done; `work` is made, and marked as ours.
+    """The saved progress of an earlier run with these settings; `work` is created and marked.
 
-    Nothing is removed but what an earlier run left before it had saved anything.
+    A folder of an earlier run is removed only if that run had saved no records.
     """
     progress = work / _PROGRESS
     if work.exists() and (not work.is_dir() or any(work.iterdir())):
         if not progress.is_file():
             raise DataError(
-                f"{work} exists already ({found(work)}), but has no {_PROGRESS} of ours.",
-                "The work is done in that folder: move it away, or choose another output.",
+                f"{work} already exists ({found(work)}) and has no {_PROGRESS}.",
+                "Packing needs that folder: move it away, or choose another output.",
             )
         done = read_json(progress, *_PROGRESS_FORMAT)
         try:
@@ -175,14 +170,8 @@ class _Writer:
         self._stack.close()
 
     def write(self, batch: Batch) -> None:
-        """Append a batch; the first one decides which parts there are."""
-        arrays = {
-            "image": batch.images,
-            "semantic": batch.semantic,
-            "instance": batch.instance,
-            "labels": batch.labels,
-            "depth": batch.depth,
-        }
+        """Append a batch. The first batch determines the parts."""
+        arrays = {"image": batch.images, **{part: getattr(batch, part) for part in PARTS}}
         present = [part for part, value in arrays.items() if value is not None]
         if not self.parts:
             self.parts = present
@@ -191,7 +180,7 @@ class _Writer:
             raise DataError(
                 f"Some of {batch.names[0]} to {batch.names[-1]} have no {', '.join(missing)}, "
                 "which earlier records have.",
-                "A packed dataset has the same parts throughout; pack the two kinds apart.",
+                "All records of a packed dataset have the same parts; pack the two separately.",
             )
         for part in self.parts:
             value = arrays[part]
@@ -200,7 +189,7 @@ class _Writer:
             kept = values.astype(DTYPES[part])
             if part == "instance" and (kept != values).any():
                 raise DataError(
-                    f"An instance mask among {batch.names[0]} ... has ids past 65535.",
+                    f"An instance mask among {batch.names[0]} ... has ids above 65535.",
                     "Number the objects of an image from 1.",
                 )
             self._open(f"{part}.bin").write(kept.tobytes())
@@ -209,13 +198,13 @@ class _Writer:
             about: dict[str, Any] = {"name": name}
             if batch.scenes is not None:
                 about["scene"] = batch.scenes[row]
-            # Of a file name that is not UTF-8, the odd bytes become JSON's \u escapes.
+            # Bytes of a file name that are not UTF-8 become JSON's \u escapes.
             line = json.dumps(about, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
             lines.write(line)
             self.offsets.append(self.offsets[-1] + len(line))
 
     def save(self, settings: dict[str, Any], position: int, broken: dict[str, str]) -> None:
-        """Note how far the files are good, so that a later run can go on from here."""
+        """Save the progress, so that a later run can resume here."""
         self._sync()
         sizes = {name: file.tell() for name, file in self._files.items()}
         write_json(
@@ -236,7 +225,7 @@ class _Writer:
             os.fsync(file.fileno())
 
     def _open(self, name: str, keep: int = 0) -> Any:
-        """The file `name`, opened once, cut to the `keep` bytes that an earlier run vouched for."""
+        """The file `name`, opened once and truncated to the `keep` bytes of the saved progress."""
         if name not in self._files:
             path = self._work / name
             path.touch()

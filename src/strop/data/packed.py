@@ -1,7 +1,8 @@
-"""Packed datasets: rows of bytes in memory-mapped files, which load without decoding.
+"""Packed datasets: memory-mapped rows of bytes that load without decoding.
 
-A packed folder holds `meta.json`, one raw file per part with a row for each record, and
-`records.jsonl` with each record's name (and scene), whose line starts are in `records.i64`.
+A packed folder holds `meta.json`, one raw file per part with a row for each record,
+`records.jsonl` with the name (and scene) of each record, and `records.i64` with the offsets of its
+lines.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.data.layout import found
+from strop.data.layout import expand, found
 from strop.data.record import Batch, Record
 from strop.errors import DataError
 from strop.files import PathLike, read_json
@@ -31,10 +32,16 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "instance": np.dtype("<u2"),
     "labels": np.dtype(np.uint8),
     "depth": np.dtype("<f4"),
+    "valid": np.dtype(np.uint8),
 }
-"""How each part is stored; in memory it has the type that `Record` says."""
+"""The stored type of each part."""
 
-_MEMORY = {"semantic": torch.int64, "instance": torch.int64, "labels": torch.bool}
+_MEMORY = {
+    "semantic": torch.int64,
+    "instance": torch.int64,
+    "labels": torch.bool,
+    "valid": torch.bool,
+}
 
 
 def part_shape(part: str, size: int, labels: int) -> tuple[int, ...]:
@@ -43,10 +50,10 @@ def part_shape(part: str, size: int, labels: int) -> tuple[int, ...]:
 
 
 class PackedDataset:
-    """Records of a packed folder, all `size` by `size`; `batch` is a gather of rows."""
+    """Records of a packed folder, all `size` by `size`. `batch` gathers rows."""
 
     def __init__(self, path: PathLike) -> None:
-        root = Path(path).expanduser()
+        root = expand(path)
         if not (root / META).is_file():
             partial = root.with_name(root.name + ".partial")
             unfinished = f" {partial} is unfinished." if partial.is_dir() else ""
@@ -62,7 +69,7 @@ class PackedDataset:
             self.label_names = tuple(meta["label_names"])
             self.fit: str = meta["fit"]
             parts, self._count = meta["parts"], int(meta["count"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{root / META} is damaged ({error}).", "Pack it again.") from error
         self._root = root
         self._arrays = {part: self._map(part) for part in parts}
@@ -102,7 +109,7 @@ class PackedDataset:
         yield from (self._root / f"{part}.bin" for part in self._arrays)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": str(self._root)}  # a map is opened anew, not copied
+        return {"root": str(self._root)}  # a worker opens its own map
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["root"])  # type: ignore[misc]
@@ -123,7 +130,7 @@ def packed(path: PathLike) -> PackedDataset:
 
 
 def _open(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> np.ndarray:
-    """A read-only map of `path`; without a shape, of all its bytes."""
+    """A read-only map of `path`; of all its bytes if there is no shape."""
     try:
         found_bytes = path.stat().st_size
     except OSError as error:
@@ -133,9 +140,10 @@ def _open(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> np
     expected = int(np.prod(shape)) * dtype.itemsize
     if found_bytes != expected:
         raise DataError(
-            f"{path} has {found_bytes} bytes, expected {expected}.", "It was cut; pack it again."
+            f"{path} has {found_bytes} bytes, expected {expected}.",
+            "It is truncated; pack the dataset again.",
         )
-    # A plain array over the map: numpy's memmap class costs more than small reads do.
+    # A plain array: indexing numpy's memmap class costs more than a small read.
     return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
 
 
@@ -147,6 +155,6 @@ def _gather(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def _tensor(part: str, values: np.ndarray) -> Tensor:
     tensor = torch.from_numpy(values)
-    if values.dtype == np.uint16:  # torch converts few types from it
+    if values.dtype == np.uint16:  # torch supports few conversions of it
         tensor = torch.from_numpy(values.astype(np.int32))
     return tensor.to(_MEMORY.get(part, tensor.dtype))

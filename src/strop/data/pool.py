@@ -1,4 +1,4 @@
-"""Worker processes that map a job over tasks in order, and say so when one of them dies."""
+"""Worker processes that map a job over tasks in order, and report the death of a worker."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Result = TypeVar("Result")
 
 
 def default_context(device: torch.device | str = "cpu") -> BaseContext:
-    """How worker processes that compute on `device` are started.
+    """The start method of worker processes that compute on `device`.
 
-    Forking is cheap, and safe on Linux for workers that keep to one thread and off the GPU, as
-    thread pools and CUDA do not survive it; all other workers are spawned.
+    Forking is cheap, and safe on Linux for single-threaded workers without a GPU. Thread pools and
+    CUDA do not survive a fork, so all other workers are spawned.
     """
     forks = sys.platform == "linux" and torch.device(device).type == "cpu"
     return multiprocessing.get_context("fork" if forks else "spawn")
 
 
 class Pool(Generic[Task, Result]):
-    """`workers` processes that run `job`. With none, the job runs in this process.
+    """`workers` processes that run `job`. With 0 workers, the job runs in this process.
 
-    Each worker has a pipe of its own: a death shows as the end of that pipe and of the process,
-    at once, instead of as a queue that stays empty.
+    Each worker has its own pipe. The pipe closes at once when the worker dies, while a shared queue
+    would stay empty for ever.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Pool(Generic[Task, Result]):
         self._job = job
         self._pipes: list[Connection[Any, Any]] = []
         self._processes: list[BaseProcess] = []
-        self._owed: list[list[int]] = [[] for _ in range(workers)]  # tasks each has yet to answer
+        self._owed: list[list[int]] = [[] for _ in range(workers)]  # unanswered tasks
         self._turn = 0
         context = context or default_context()
         for _ in range(workers):
@@ -57,11 +57,11 @@ class Pool(Generic[Task, Result]):
         self._finalizer = weakref.finalize(self, _stop, self._pipes, self._processes)
 
     def map(self, tasks: Iterable[Task], ahead: int) -> Iterator[Result]:
-        """Results in the order of `tasks`.
+        """Yield results in the order of `tasks`.
 
-        At most `ahead` tasks are given out whose results have not been taken, and a task is drawn
-        from `tasks` only when it is given out: whoever takes results therefore knows which
-        resources of earlier tasks are free again.
+        At most `ahead` tasks are submitted whose results have not been taken. A task is drawn from
+        `tasks` when it is submitted, so the resources of tasks whose results were taken can be
+        reused.
         """
         self._turn += 1
         turn = self._turn
@@ -71,7 +71,7 @@ class Pool(Generic[Task, Result]):
             return
         if not self._finalizer.alive:
             raise DataError("These loading workers were stopped.", "Make a new loader.")
-        while any(self._owed):  # what an iteration left behind when it was broken off
+        while any(self._owed):  # results of an iteration that was abandoned
             self._receive({})
         source = iter(tasks)
         results: dict[int, Result] = {}
@@ -96,8 +96,8 @@ class Pool(Generic[Task, Result]):
             taken += 1
             if turn != self._turn:
                 raise DataError(
-                    "This iteration was overtaken by a newer one over the same loader.",
-                    "Finish one before starting the next, or make two loaders.",
+                    "A newer iteration over the same loader has started.",
+                    "Finish one iteration before the next, or use two loaders.",
                 )
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Pool(Generic[Task, Result]):
             self._report_death(worker)
 
     def _receive(self, results: dict[int, Result]) -> None:
-        """Wait for at least one result. Each worker answers in the order it was asked."""
+        """Wait for at least one result. Each worker answers its tasks in order."""
         waiting = {self._pipes[w]: w for w, numbers in enumerate(self._owed) if numbers}
         for pipe in wait(list(waiting)):
             worker = waiting[pipe]  # type: ignore[index]
@@ -139,11 +139,11 @@ class Pool(Generic[Task, Result]):
 
 
 def _work(job: Callable[[Any], Any], pipe: Connection[Any, Any]) -> None:
-    # Signals to the whole group are the parent's to handle: it may want to checkpoint first, and
-    # would take workers that obeyed them for dead. Without a parent, the pipe ends.
+    # The parent handles signals to the process group. It may write a checkpoint first, and would
+    # report workers that exit as dead. If the parent dies, the pipe closes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # The workers are the parallelism; and see `default_context`.
+    # Parallelism comes from the processes. Threads would not be safe after a fork.
     torch.set_num_threads(1)
     while True:
         try:
@@ -164,6 +164,6 @@ def _stop(pipes: list[Connection[Any, Any]], processes: list[BaseProcess]) -> No
     for pipe in pipes:
         pipe.close()
     for process in processes:
-        process.kill()  # nothing is lost: workers only read
+        process.kill()  # workers only read, so nothing is lost
     for process in processes:
         process.join(5)

@@ -1,10 +1,10 @@
-"""What every dataset yields: one record type with optional parts, and batches of it."""
+"""Records and batches: what every dataset yields."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,19 +13,23 @@ from torch import Tensor
 from strop.errors import DataError, StropError
 
 VOID = 255
-"""The semantic id of pixels that carry no label; they count in no metric."""
+"""The semantic id of unlabelled pixels. Metrics ignore them."""
+
+PARTS = ("semantic", "instance", "labels", "depth", "valid")
+"""The optional tensors of a record, which have the same names in a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One image and what is known about it. All parts are of the image's own height and width.
+    """One image and its annotations. Masks and depth have the height and width of the image.
 
     image     (3, H, W) uint8
-    name      where it came from: unique within its dataset
+    name      unique within the dataset
     semantic  (H, W) int64, class ids, `VOID` where unlabelled
     instance  (H, W) int64, 0 for background, then 1, 2, ... per object
-    labels    (C,) bool, which classes the image holds
+    labels    (C,) bool, the classes in the image
     depth     (H, W) float32, metres, 0 where unknown
+    valid     (H, W) bool, False in the padding of `fit="pad"`; None if there is no padding
     scene     the scene description in CLEVR's JSON
     """
 
@@ -35,20 +39,22 @@ class Record:
     instance: Tensor | None = None
     labels: Tensor | None = None
     depth: Tensor | None = None
+    valid: Tensor | None = None
     scene: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Records of one square size, stacked. A part is there if every record of the batch has it.
+    """Records of one square size, stacked. A part that any record lacks is None.
 
     images    (B, 3, S, S) uint8
     names     B names
-    indices   (B,) int64, where each record stands in its dataset
+    indices   (B,) int64, positions of the records in their dataset
     semantic  (B, S, S) int64
     instance  (B, S, S) int64
     labels    (B, C) bool
     depth     (B, S, S) float32, metres
+    valid     (B, S, S) bool, False in padding; None if there is no padding
     scenes    B scene descriptions
     """
 
@@ -59,35 +65,44 @@ class Batch:
     instance: Tensor | None = None
     labels: Tensor | None = None
     depth: Tensor | None = None
+    valid: Tensor | None = None
     scenes: tuple[Mapping[str, Any], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on `device`; copies from pinned memory do not wait."""
-        return self._each(lambda part: part.to(device, non_blocking=True))
+        """The batch on `device`; copies from pinned memory are asynchronous."""
+        return self._map(lambda part: part.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory (needs CUDA)."""
-        return self._each(Tensor.pin_memory)
+        """The batch in page-locked memory (needs CUDA)."""
+        return self._map(Tensor.pin_memory)
 
-    def _each(self, function: Any) -> Batch:
-        names = ("images", "indices", "semantic", "instance", "labels", "depth")
-        parts = {name: getattr(self, name) for name in names}
-        return replace(self, **{n: function(p) for n, p in parts.items() if p is not None})
+    def take(self, rows: Sequence[int]) -> Batch:
+        """The records at `rows` of this batch, in that order."""
+        index = torch.tensor(rows, dtype=torch.int64)
+        return replace(
+            self._map(lambda part: part[index.to(part.device)]),
+            names=tuple(self.names[row] for row in rows),
+            scenes=None if self.scenes is None else tuple(self.scenes[row] for row in rows),
+        )
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        parts = {name: getattr(self, name) for name in ("images", "indices", *PARTS)}
+        mapped: dict[str, Any] = {n: function(p) for n, p in parts.items() if p is not None}
+        return replace(self, **mapped)
 
 
 @runtime_checkable
 class Dataset(Protocol):
     """A finite, ordered, random-access collection of records.
 
-    Four more are used where they are there. `sources()` yields the paths that records are read
-    from, or the values that fix them: see `strop.identity.of_dataset`.
-    `problems: tuple[str, ...]` names damage that could be read around (a shard cut in the middle).
-    `records(indices) -> list[Record]` gives several records at once, for datasets that make them
-    faster together. `fit: str | None` is how records were made square, where that has been done for
-    good.
+    Four optional members are used if present. `sources()` yields the paths that records are read
+    from, or the values that determine them: see `strop.identity.of_dataset`.
+    `problems: tuple[str, ...]` names damage that did not prevent reading, such as a truncated
+    shard. `records(indices) -> list[Record]` returns several records at once, for datasets that
+    produce them faster together. `fit: str | None` is the fit of records that are stored square.
     """
 
     name: str
@@ -101,10 +116,9 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class BatchDataset(Dataset, Protocol):
-    """A dataset that makes whole batches faster than one record at a time.
+    """A dataset that returns batches faster than single records.
 
-    Its records are all `size` by `size`, and `batch` must not fail on a single record: there is
-    no file behind it that could be broken.
+    All records are `size` by `size`. `batch` must not fail because of a single record.
     """
 
     size: int
@@ -113,17 +127,17 @@ class BatchDataset(Dataset, Protocol):
 
 
 def first_readable(dataset: Dataset) -> Record:
-    """The first record that is not broken, to see what records have."""
+    """The first record that can be read. It shows which parts the records have."""
     for index in range(len(dataset)):
         with suppress(StropError, OSError):
             return dataset[index]
     raise DataError(
-        f"Not one record of {dataset.name} could be read.", "See `strop data check` for why."
+        f"No record of {dataset.name} could be read.", "Run `strop data check` to see why."
     )
 
 
 def stack(records: Sequence[Record], indices: Sequence[int]) -> Batch:
-    """Stack records of one size, standing at `indices` of their dataset, into a batch."""
+    """Stack records of one size, which are at `indices` of their dataset, into a batch."""
 
     def part(name: str) -> Tensor | None:
         values = [getattr(record, name) for record in records]
@@ -134,9 +148,20 @@ def stack(records: Sequence[Record], indices: Sequence[int]) -> Batch:
         images=torch.stack([record.image for record in records]),
         names=tuple(record.name for record in records),
         indices=torch.tensor(indices, dtype=torch.int64),
-        semantic=part("semantic"),
-        instance=part("instance"),
-        labels=part("labels"),
-        depth=part("depth"),
         scenes=scenes if len(scenes) == len(records) else None,
+        **{name: part(name) for name in PARTS},
     )
+
+
+def concat(batches: Sequence[Batch]) -> Batch:
+    """Concatenate batches. A part that any batch lacks is None."""
+
+    def part(name: str) -> Any:
+        values = [getattr(batch, name) for batch in batches]
+        if any(value is None for value in values):
+            return None
+        if isinstance(values[0], Tensor):
+            return torch.cat(values)
+        return tuple(item for value in values for item in value)
+
+    return Batch(**{field.name: part(field.name) for field in fields(Batch)})

@@ -1,6 +1,6 @@
-"""Tar shards in WebDataset layout, read at random by an index of where each member lies.
+"""Tar shards in WebDataset layout, with random access through an index of their members.
 
-Members that share a name up to the first dot make up one record: `0001.jpg`, `0001.mask.png`,
+Members that share a name up to the first dot form one record: `0001.jpg`, `0001.mask.png`,
 `0001.instance.png`, `0001.depth.png` (16 bit, millimetres), `0001.cls` (a class number) and
 `0001.json` (a scene, if it lists objects).
 """
@@ -17,34 +17,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from strop.data.decode import (
-    check_size,
-    identity_table,
-    look_up,
-    match_depth,
-    read_depth,
-    read_ids,
-    read_picture,
-)
-from strop.data.layout import found, list_files
+from strop.data.decode import identity_table, read_parts
+from strop.data.layout import expand, found, list_files
 from strop.data.record import VOID, Record
-from strop.data.scenes.format import check_scene
 from strop.errors import DataError
-from strop.images import SUFFIXES
+from strop.images import MAX_FILE_BYTES, SUFFIXES
+from strop.scenes.describe import check_scene
 
-_MAX_OPEN = 64  # a process may open some 1000 files, and datasets can have more shards
+_MAX_OPEN = 64  # files; a process may open about 1000, and datasets can have more shards
 _MASKS = ("mask.png", "semantic.png", "seg.png")
 
 Members = dict[str, tuple[int, int]]
-"""From a member's extension to its offset and size in the shard."""
+"""The offset and size of each member of a record, by extension."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record's members in the shard of this number."""
+    """The members of one record, and the number of its shard."""
 
     shard: int
     key: str
@@ -54,10 +45,9 @@ class Entry:
 def shards(path: str, classes: int = 0) -> ShardDataset:
     """The records of the tars that `path` names: a glob, one tar, or a folder of tars.
 
-    `classes` is the number of classes that `.cls` members count over; without it they are not
-    read.
+    `classes` is the number of classes of the `.cls` members, which are ignored without it.
     """
-    where = Path(path).expanduser()
+    where = expand(path)
     if where.is_dir():
         paths = [str(where / name) for name in list_files(where, {".tar"})]
     elif where.is_file():
@@ -74,12 +64,14 @@ def shards(path: str, classes: int = 0) -> ShardDataset:
 
 
 def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
-    """The records in a shard, in order, and what is wrong with it, if anything.
+    """The records of a shard in order, and a description of its damage or None.
 
-    A shard that was cut in the middle gives the records that are whole.
+    Of a truncated shard, the complete records are returned.
     """
     groups: dict[str, Members] = {}
     problem = None
+    if not Path(path).is_file():
+        raise DataError(f"{path} is not a regular file.", "Expected a .tar file.")
     end = Path(path).stat().st_size
     if end == 0:
         raise DataError(f"{path} is empty (0 bytes).", "Download it again.")
@@ -88,8 +80,10 @@ def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
         with tarfile.open(path, "r:") as tar:
             try:
                 while (member := tar.next()) is not None:
-                    # tarfile keeps every member it has seen; an index of millions must not.
+                    # tarfile keeps all members in memory, which is too much for millions.
                     tar.members.clear()  # type: ignore[attr-defined]
+                    if member.size < 0 or tar.offset <= member.offset:
+                        raise tarfile.ReadError(f"a member of {member.size} bytes")
                     folder, _, base = member.name.rpartition("/")
                     stem, _, extension = base.partition(".")
                     if not member.isfile() or not stem or not extension:
@@ -101,29 +95,31 @@ def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
                     groups.setdefault(key, {})[extension.lower()] = place
                 if end - tar.offset < tarfile.BLOCKSIZE:
                     problem = f"{path} has no end mark and may be cut short"
-            except (tarfile.TarError, OSError) as error:
-                groups.pop(key, None)  # the record that the cut runs through
-                problem = f"{path} is cut short or damaged ({error})"
-    except (tarfile.TarError, OSError) as error:
+            # On corrupt headers tarfile raises nearly everything, such as RecursionError for
+            # chained headers and MemoryError for absurd sizes.
+            except Exception as error:
+                groups.pop(key, None)  # the record that is cut
+                problem = f"{path} is cut short or damaged ({str(error) or type(error).__name__})"
+    except Exception as error:
         raise DataError(
             f"{path} is not a plain tar file ({error}).",
-            "Shards are read at random, so they must not be compressed; unpack .tar.gz first.",
+            "Random access needs shards that are not compressed; unpack .tar.gz first.",
         ) from error
     if problem is not None:
-        problem = f"{problem}; the {len(groups)} records before that are kept"
+        problem = f"{problem}; the {len(groups)} records before the damage are kept"
     return list(groups.items()), problem
 
 
 class ShardDataset:
-    """Random access to the records of tar shards. Nothing is unpacked to disk."""
+    """Random access to the records of tar shards, without unpacking them."""
 
     def __init__(self, paths: list[str], classes: int = 0) -> None:
         self.name = Path(paths[0]).parent.name
         self.classes: tuple[str, ...] = ()
         self.label_names = tuple(str(i) for i in range(classes))
         self._paths = paths
-        self._files: OrderedDict[int, int] = OrderedDict()  # the last used is at the end
-        # Any id is allowed in a mask: a shard does not say what its classes are.
+        self._files: OrderedDict[int, int] = OrderedDict()  # most recently used last
+        # A shard does not name its classes, so every id is allowed in a mask.
         self._table = identity_table(VOID + 1)
         self._entries: list[Entry] = []
         problems = []
@@ -154,36 +150,23 @@ class ShardDataset:
         members = entry.members
         shard = self._paths[entry.shard]
 
-        def part(extension: str) -> tuple[bytes, str]:
+        def part(extension: str | None) -> tuple[bytes, str] | None:
+            if extension not in members:
+                return None
             name = f"{shard}/{entry.key}.{extension}"
             return self._read(entry.shard, *members[extension], name), name
 
-        image = read_picture(*part(_image_of(members)))
-        semantic = instance = depth = labels = scene = None
-        mask = next((extension for extension in _MASKS if extension in members), None)
-        if mask is not None:
-            content, name = part(mask)
-            semantic = look_up(read_ids(content, name), self._table, name)
-            check_size(semantic, image, name, "mask")
-        if "instance.png" in members:
-            content, name = part("instance.png")
-            instance = torch.from_numpy(read_ids(content, name).astype(np.int64))
-            check_size(instance, image, name, "mask")
-        if "depth.png" in members:
-            content, name = part("depth.png")
-            depth = match_depth(read_depth(content, name), image, name)
-        if "cls" in members and self.label_names:
-            labels = _one_label(*part("cls"), len(self.label_names))
-        if "json" in members:
-            scene = _scene(*part("json"))
+        image = part(_image_of(members))
+        assert image is not None
+        mask = part(next((extension for extension in _MASKS if extension in members), None))
+        parts = read_parts(image, mask, part("instance.png"), part("depth.png"), table=self._table)
+        label = part("cls") if self.label_names else None
+        scene = part("json")
         return Record(
-            image=image,
             name=f"{Path(shard).stem}/{entry.key}",
-            semantic=semantic,
-            instance=instance,
-            labels=labels,
-            depth=depth,
-            scene=scene,
+            labels=None if label is None else _one_label(*label, len(self.label_names)),
+            scene=None if scene is None else _scene(*scene),
+            **parts,
         )
 
     def sources(self) -> Iterator[Path]:
@@ -204,24 +187,29 @@ class ShardDataset:
             if len(self._files) > _MAX_OPEN:
                 os.close(self._files.popitem(last=False)[1])
         self._files.move_to_end(shard)
-        # pread has no position, so forked workers can share the handle.
+        if size > MAX_FILE_BYTES:
+            raise DataError(
+                f"{name} has {size:,} bytes, more than the limit of {MAX_FILE_BYTES:,}.",
+                "Store smaller members.",
+            )
+        # pread takes an offset, so forked workers can share the handle.
         content = os.pread(handle, size, offset)
         if len(content) != size:
             raise DataError(
                 f"{name} ends after {len(content)} of {size} bytes.",
-                "The shard was cut; fetch it again.",
+                "The shard is truncated; download it again.",
             )
         return content
 
 
 def _image_of(members: Members) -> str:
-    """The extension of the record's picture, "" if there is none."""
+    """The extension of the record's image, "" if there is none."""
     return next((e for e in members if f".{e}" in SUFFIXES), "")
 
 
 def _one_label(content: bytes, name: str, classes: int) -> torch.Tensor:
     text = content.strip()
-    if not text.isdigit() or int(text) >= classes:
+    if not text.isdigit() or len(text) > 9 or int(text) >= classes:
         raise DataError(
             f"{name} holds {text[:20]!r}, expected a class number.", f"Expected 0 to {classes - 1}."
         )
@@ -236,6 +224,6 @@ def _scene(content: bytes, name: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{name} is not valid JSON ({error}).", "Write the shard again.") from error
     if not isinstance(payload, dict) or "objects" not in payload:
-        return None  # somebody's metadata, not a scene
+        return None  # metadata, not a scene
     check_scene(payload, name)
     return payload

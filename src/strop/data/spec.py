@@ -1,4 +1,4 @@
-"""Spec strings, by which every command and config names its data: `voc:/path?split=val`."""
+"""Spec strings, which name datasets in commands and configs: `voc:/path?split=val`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 from strop.data.ade20k import ade20k
@@ -19,21 +18,16 @@ from strop.data.imagenet import imagenet
 from strop.data.nyuv2 import nyuv2
 from strop.data.packed import packed
 from strop.data.record import Dataset
+from strop.data.rendered import ScenesDataset
 from strop.data.shards import shards
 from strop.data.subset import subset
 from strop.data.voc import voc
 from strop.errors import DataError, did_you_mean
 
 
-def _scenes(**parameters: Any) -> Dataset:
-    from strop.data.scenes import ScenesDataset  # the renderer is loaded only when asked for
-
-    return ScenesDataset(**parameters)
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a kind of dataset is opened: its function, and its parameters with their types."""
+    """A kind of dataset: the function that opens it, and the types of its parameters."""
 
     open: Callable[..., Dataset]
     parameters: Mapping[str, type]
@@ -51,19 +45,20 @@ KINDS: dict[str, Kind] = {
     "nyuv2": Kind(nyuv2, {"split": str}),
     "packed": Kind(packed, {}),
     "scenes": Kind(
-        _scenes, {"n": int, "seed": int, "size": int, "by": str, "start": int}, has_path=False
+        ScenesDataset, {"n": int, "seed": int, "size": int, "by": str, "start": int}, has_path=False
     ),
     "shards": Kind(shards, {"classes": int}),
     "voc": Kind(voc, {"split": str, "masks": str, "labels": str}),
 }
 
 _COMMON = {"skip": int, "limit": int}
-_PLAIN = "/:,+@"  # what values hold besides letters and digits that needs no quoting
+_MAX_DIGITS = 18  # fits int64
+_PLAIN = "/:,+@"  # characters of values that are not percent-encoded
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A spec string, parsed and checked; `str()` gives a string that parses to it."""
+    """A parsed spec string. `str()` returns a string that parses to the same spec."""
 
     kind: str
     path: str
@@ -74,16 +69,15 @@ class Spec:
             f"{key}={quote(str(value), safe=_PLAIN, errors='surrogateescape')}"
             for key, value in self.parameters.items()
         )
-        # Without a query, an empty one keeps a path's own question marks and last blanks its own.
+        # An empty query protects question marks and trailing blanks of the path.
         marked = query or _has_query(self.path) or self.path != self.path.rstrip()
         return f"{self.kind}:{self.path}" + (f"?{query}" if marked else "")
 
 
 def parse_spec(text: str) -> Spec:
-    """`KIND:PATH?KEY=VALUE&...`, or the bare path of a folder; `DataError` if it is neither.
+    """Parse `KIND:PATH?KEY=VALUE&...` or the path of a folder.
 
-    Every kind also takes `skip` and `limit`: the records after the first `skip`, at most `limit`
-    of them.
+    All kinds take `skip` and `limit`: skip the first `skip` records, and keep at most `limit`.
     """
     text = text.strip()
     kind, colon, rest = text.partition(":")
@@ -108,7 +102,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def open_dataset(spec: str) -> Dataset:
-    """The dataset that `spec` names."""
+    """Open the dataset that `spec` names."""
     parsed = parse_spec(spec)
     parameters = dict(parsed.parameters)
     skip = int(parameters.pop("skip", 0))
@@ -126,7 +120,7 @@ def open_dataset(spec: str) -> Dataset:
 
 
 def _has_query(rest: str) -> bool:
-    # A glob may hold question marks; a query is what has keys and values after the last one.
+    # A glob may contain question marks. A query follows the last one and contains "=".
     _, mark, query = rest.rpartition("?")
     return bool(mark) and (not query or "=" in query)
 
@@ -134,7 +128,7 @@ def _has_query(rest: str) -> bool:
 def _parameters(kind: str, query: str) -> dict[str, str | int]:
     types: Mapping[str, type] = {**KINDS[kind].parameters, **_COMMON}
     parameters: dict[str, str | int] = {}
-    # Not parse_qsl, which takes a plus for a blank: that is for forms, and paths may hold one.
+    # parse_qsl would decode a plus as a blank, but paths may contain a plus.
     for key, _, quoted in (part.partition("=") for part in query.split("&") if part):
         value = unquote(quoted, errors="surrogateescape")
         if key not in types:
@@ -145,9 +139,10 @@ def _parameters(kind: str, query: str) -> dict[str, str | int]:
         if key in parameters:
             raise DataError(f"The parameter {key!r} is given twice.", "Give it once.")
         if types[key] is int:
-            if not value.isdecimal():
+            if not value.isdecimal() or len(value) > _MAX_DIGITS:
                 raise DataError(
-                    f"The parameter {key!r} of {kind!r} is {value!r}.", "Give a whole number."
+                    f"The parameter {key!r} of {kind!r} is {value!r:.60}.",
+                    f"Give a whole number of at most {_MAX_DIGITS} digits.",
                 )
             parameters[key] = int(value)
         else:

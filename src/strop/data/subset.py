@@ -1,4 +1,4 @@
-"""A part of a dataset."""
+"""A subset of a dataset."""
 
 from __future__ import annotations
 

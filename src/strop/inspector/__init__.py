@@ -1,1 +1,1 @@
-"""The inspector: a web page, and the JSON API behind it, where one sees and edits programs."""
+"""The inspector: a web page to view and edit programs, and the JSON API behind it."""

@@ -1,44 +1,93 @@
-"""One loaded model for all who ask."""
+"""The model behind the server: requests of many threads, batched and cached."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from threading import Lock
-from typing import Any, TypeVar, cast
+from queue import Empty, PriorityQueue
+from threading import Lock, Thread
+from typing import Generic, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from strop.images import tensor_to_bytes
-from strop.inspector.batching import Batcher
 from strop.inspector.colours import Basis
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-PORTION = {"cpu": 2, "cuda": 64}
-"""Programs a request hands over at once; between two such portions others have their turn. A GPU
-is paid by the call, a CPU by the program."""
-TOGETHER = 4
-"""Portions interpreted together."""
-REMEMBERED = 64
-"""Encodings kept, the last ones used."""
+CHUNK = {"cpu": 2, "cuda": 64}
+"""Programs that one request submits at a time; other requests run between two chunks. The cost is
+per call on a GPU and per program on a CPU."""
+MAX_BATCH = 4
+"""Chunks or images in one call of the model."""
+CACHE_SIZE = 64
+"""Analysed images in the least-recently-used cache."""
+
+
+class Batcher(Generic[Item, Result]):
+    """A thread that calls `work` on batches of items that callers submit, `max_batch` at most.
+
+    A call blocks until its item is done, so each caller has one item in the queue, and a caller
+    with many items takes turns with the others. Urgent items go first and are never in one batch
+    with other items.
+    """
+
+    def __init__(self, work: Callable[[list[Item]], list[Result]], max_batch: int) -> None:
+        self._work, self._max_batch = work, max_batch
+        # Not urgent, number, item, future: sorted in the order of processing.
+        self._queue: PriorityQueue[tuple[bool, int, Item, Future[Result]]] = PriorityQueue()
+        self._numbers = itertools.count()
+        Thread(target=self._run, daemon=True).start()
+
+    def __call__(self, item: Item, urgent: bool = False) -> Result:
+        """The result of `work` for `item`; an exception of `work` is raised here."""
+        future: Future[Result] = Future()
+        self._queue.put((not urgent, next(self._numbers), item, future))
+        return future.result()
+
+    def _run(self) -> None:
+        while True:
+            batch = [self._queue.get()]
+            while len(batch) < self._max_batch:
+                try:
+                    entry = self._queue.get_nowait()
+                except Empty:
+                    break
+                if entry[0] != batch[0][0]:
+                    self._queue.put(entry)
+                    break
+                batch.append(entry)
+            self._process([(item, future) for _, _, item, future in batch])
+
+    def _process(self, batch: list[tuple[Item, Future[Result]]]) -> None:
+        try:
+            results = self._work([item for item, _ in batch])
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0][1].set_exception(error)
+                return
+            for entry in batch:  # an error of one item must not fail the others
+                self._process([entry])
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            future.set_result(result)
 
 
 @dataclass(frozen=True)
-class Encoding:
-    """What a model makes of an image.
+class AnalysedImage:
+    """What the model computes from an image.
 
     program    a batch of one
-    predicted  the real-valued length behind the program's
+    predicted  the predicted length before rounding
     field      the teacher's, (1, S, d_enc)
     basis      the colours of that field
     """
@@ -50,100 +99,82 @@ class Encoding:
 
 
 class Engine:
-    """A tokenizer shared by many threads: what they ask at the same time runs together.
+    """A tokenizer shared by many threads; requests that arrive together run as one batch.
 
-    Encodings are remembered by the image's content, which whoever asks has to know: nobody sees
-    what another one sent.
+    Results are cached by the content of the image. Only a client that has the image can ask for
+    its result, so no client sees the images of another.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.config = tokenizer.config
         self.device = tokenizer.device
-        self.portion = PORTION[self.device.type]
-        self._encode = Batcher(self._encode_together, TOGETHER)
-        self._interpret = Batcher(self._interpret_together, TOGETHER)
-        self._decode = Batcher(self._decode_together, TOGETHER)
-        self._known: OrderedDict[bytes, Encoding] = OrderedDict()
+        self.chunk = CHUNK[self.device.type]
+        self._analyse = Batcher(self._analyse_batch, MAX_BATCH)
+        self._interpret = Batcher(self._interpret_batch, MAX_BATCH)
+        self._decode = Batcher(self._decode_batch, MAX_BATCH)
+        self._cache: OrderedDict[bytes, AnalysedImage] = OrderedDict()
         self._lock = Lock()
-        # One thread for all: each would bring as many of its own as there are cores, and they would
-        # take turns spinning on them.
+        # torch keeps a pool of workers for each calling thread. Several pools would compete for
+        # the same cores, so all calls come from one thread.
         self._thread = ThreadPoolExecutor(1)
 
     @property
     def as_tokenizer(self) -> Tokenizer:
-        """Itself, for studies: they ask a tokenizer for `interpret`, `config` and `device`."""
+        """This engine, for erasure functions: they need `interpret`, `config` and `device` only."""
         return cast(Tokenizer, self)
 
-    def encode(self, square: Tensor) -> Encoding:
-        """Encode a uint8 image `(3, H, H)` of the model's size."""
+    def analyse(self, square: Tensor) -> AnalysedImage:
+        """Analyse a uint8 image `(3, H, H)` of the model's size."""
         key = hashlib.sha256(square.numpy().tobytes()).digest()
         with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
-        made = self._encode(square)
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        analysed = self._analyse(square)
         with self._lock:
-            self._known[key] = made
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-        return made
+            self._cache[key] = analysed
+            if len(self._cache) > CACHE_SIZE:
+                self._cache.popitem(last=False)
+        return analysed
 
     def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
-        """Programs to fields `(B, S, d_enc)`, a portion at a time."""
+        """Programs to fields `(B, S, d_enc)`, chunk by chunk."""
         rows = program.as_batch().to(self.device)
-        # All of one width, so that portions of different requests can be joined.
-        room = self.config.max_length - rows.capacity
-        if room > 0:
+        # Chunks of different requests can be concatenated only if they have the same width.
+        padding = self.config.max_length - rows.capacity
+        if padding > 0:
             rows = replace(
-                rows, codes=F.pad(rows.codes, (0, room)), erased=F.pad(rows.erased, (0, room))
+                rows, codes=F.pad(rows.codes, (0, padding)), erased=F.pad(rows.erased, (0, padding))
             )
-        step = min(batch, self.portion)
-        # One program alone is what somebody drags or edits; many are a study.
-        urgent = len(rows) == 1
+        step = min(batch, self.chunk)
+        urgent = len(rows) == 1  # an edit on the page; several programs are a study
         parts = [self._interpret(rows[i : i + step], urgent) for i in range(0, len(rows), step)]
         return torch.cat(parts)
 
     def decode(self, field: Tensor) -> Tensor | None:
-        """A field `(1, S, d_enc)` to uint8 pixels `(3, H, H)`, if the model can."""
+        """A field `(1, S, d_enc)` to uint8 pixels `(3, H, H)`, or None without a decoder."""
         return None if self.tokenizer.decoder is None else self._decode(field)
 
-    def _encode_together(self, squares: list[Tensor]) -> list[Encoding]:
-        teacher, head = self.tokenizer.teacher, self.tokenizer.length_head
-        with _outputs(teacher) as fields, _outputs(head) as predicted:
-            program = self._compute(self.tokenizer.encode, torch.stack(squares))
-        whole, lengths = torch.cat(fields).float(), torch.cat(predicted)
+    def _analyse_batch(self, squares: list[Tensor]) -> list[AnalysedImage]:
+        result = self._compute(self.tokenizer.analyse, torch.stack(squares))
+        program = self.tokenizer.to_program(result)
         return [
-            Encoding(
+            AnalysedImage(
                 program=program[row : row + 1],
-                predicted=lengths[row].item(),
-                field=whole[row : row + 1],
-                basis=Basis.of(whole[row]),
+                predicted=result.predicted[row].item(),
+                field=result.field[row : row + 1],
+                basis=Basis.of(result.field[row]),
             )
             for row in range(len(squares))
         ]
 
-    def _interpret_together(self, programs: list[Program]) -> list[Tensor]:
+    def _interpret_batch(self, programs: list[Program]) -> list[Tensor]:
         field = self._compute(self.tokenizer.interpret, Program.cat(programs))
         return list(field.split([len(program) for program in programs]))
 
-    def _decode_together(self, fields: list[Tensor]) -> list[Tensor]:
+    def _decode_batch(self, fields: list[Tensor]) -> list[Tensor]:
         return list(tensor_to_bytes(self._compute(self.tokenizer.decode, torch.cat(fields))))
 
-    def _compute(self, work: Callable[[Given], Made], given: Given) -> Made:
-        return self._thread.submit(work, given).result()
-
-
-@contextmanager
-def _outputs(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what a module returns: the teacher runs once for the field and the program."""
-    made: list[Tensor] = []
-
-    def keep(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        made.append(output)
-
-    handle = module.register_forward_hook(keep)
-    try:
-        yield made
-    finally:
-        handle.remove()
+    def _compute(self, work: Callable[[Item], Result], item: Item) -> Result:
+        return self._thread.submit(work, item).result()

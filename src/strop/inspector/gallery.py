@@ -1,7 +1,8 @@
-"""Images encoded before anyone asks, to look a code up in."""
+"""A gallery: images that are encoded in the background, to look codes up in."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +11,24 @@ from threading import Event, Thread
 import torch
 from torch import Tensor
 
+from strop.analysis.counterfactual import pair_erasure
 from strop.data.layout import list_files
-from strop.data.scenes import ScenesDataset
+from strop.data.rendered import ScenesDataset
 from strop.errors import DataError, ImageError
-from strop.images import fit_square, read_image
+from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
 from strop.inspector.pictures import thumbnail
 from strop.program import Program
-from strop.structure.counterfactual import pair_erasure
 
 SCENES = 32
-SCENE_SIZE = 128  # larger ones would keep the processor from the first visitor
-LARGEST = 1000
-SHOWN = 24
+SCENE_SIZE = 128  # rendering larger scenes would delay the first request
+MAX_FILES = 1000
+MAX_OCCURRENCES = 24
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image of the gallery: what it is called, how it looks, its program (a batch of one)."""
+class GalleryImage:
+    """An image of the gallery: its name, its thumbnail and its program (a batch of one)."""
 
     name: str
     thumbnail: str
@@ -35,28 +36,28 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A code at work: in this picture, at this position, holding up `map` (h, w)."""
+class Occurrence:
+    """An active token with a given code: its image, its position and its erasure map (h, w)."""
 
-    picture: Picture
+    image: GalleryImage
     position: int
     map: Tensor
 
 
 class Gallery:
-    """The pictures of a folder, or rendered scenes, encoded in the background."""
+    """The images of a folder, or rendered scenes, encoded in the background."""
 
     def __init__(self, engine: Engine, folder: Path | None = None) -> None:
         self._engine = engine
-        self.pictures: list[Picture] = []
+        self.images: list[GalleryImage] = []
         if folder is None:
             self.total = SCENES
             images = self._scenes()
         else:
-            files = list_files(folder)[:LARGEST] if folder.is_dir() else []
+            files = list_files(folder)[:MAX_FILES] if folder.is_dir() else []
             if not files:
                 raise DataError(
-                    f"The gallery {folder} holds no images.", "Name a folder with some."
+                    f"The gallery {folder} holds no images.", "Give a folder that holds images."
                 )
             self.total = len(files)
             images = self._files(folder, files)
@@ -65,55 +66,59 @@ class Gallery:
         self._filling.start()
 
     def wait(self) -> None:
-        """Return when all pictures are encoded."""
+        """Return when all images are encoded."""
         self._filling.join()
 
-    def close(self) -> None:
-        """Encode no more. An interpreter that ends while a thread is inside torch is aborted."""
+    def close(self, timeout: float | None = None) -> None:
+        """Stop encoding and wait for the current image: torch aborts if Python ends meanwhile."""
         self._closed.set()
-        self._filling.join()
+        self._filling.join(timeout)
 
-    def find(self, code: int) -> tuple[int, list[Place]]:
-        """How often a code is active in the gallery, and the first places where it is."""
+    def find(self, code: int) -> tuple[int, list[Occurrence]]:
+        """How often a code is active in the gallery, and its first occurrences."""
         found = [
-            (picture, position)
-            for picture in list(self.pictures)
-            for position in _positions(picture.program, code)
+            (image, position)
+            for image in list(self.images)
+            for position in _positions(image.program, code)
         ]
-        shown = found[:SHOWN]
+        shown = found[:MAX_OCCURRENCES]
         if not shown:
             return 0, []
-        program = Program.cat([picture.program for picture, _ in shown])
-        # A pair of a token and itself is that token alone.
-        pairs = torch.tensor([(row, at, at) for row, (_, at) in enumerate(shown)])
+        program = Program.cat([image.program for image, _ in shown])
+        # A pair of a token and itself is the erasure of that token.
+        pairs = torch.tensor([(row, k, k) for row, (_, k) in enumerate(shown)])
         maps = torch.cat(
             [part for _, part in pair_erasure(self._engine.as_tokenizer, program, pairs)]
         )
         side = self._engine.config.grid
         return len(found), [
-            Place(picture, position, each.view(side, side))
-            for (picture, position), each in zip(shown, maps, strict=True)
+            Occurrence(image, position, values.view(side, side))
+            for (image, position), values in zip(shown, maps, strict=True)
         ]
 
     def _fill(self, images: Iterator[tuple[str, Tensor]]) -> None:
-        for name, image in images:
+        for name, square in images:
             if self._closed.is_set():
                 return
-            square = fit_square(image, self._engine.config.image_size, self._engine.config.fit)
-            program = self._engine.encode(square).program
-            self.pictures.append(Picture(name, thumbnail(square), program))
+            program = self._engine.analyse(square).program
+            self.images.append(GalleryImage(name, thumbnail(square), program))
 
     def _scenes(self) -> Iterator[tuple[str, Tensor]]:
-        scenes = ScenesDataset(SCENES, size=min(SCENE_SIZE, self._engine.config.image_size))
-        for number in range(SCENES):
-            yield f"scene {number}", scenes.images([number])[0]
+        size, fit = self._engine.config.image_size, self._engine.config.fit
+        scenes = ScenesDataset(SCENES, size=min(SCENE_SIZE, size))
+        for index in range(SCENES):
+            yield f"scene {index}", fit_square(scenes.images([index])[0], size, fit)
 
     def _files(self, folder: Path, files: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        size, fit = self._engine.config.image_size, self._engine.config.fit
         for file in files:
             try:
-                yield Path(file).name, read_image(folder / file)
+                square = read_square(folder / file, size, fit)
             except ImageError:
-                self.total -= 1  # a broken file is no picture
+                self.total -= 1  # skip unreadable files
+                continue
+            # A file name may hold any bytes, but JSON is UTF-8.
+            yield os.fsencode(Path(file).name).decode(errors="replace"), square
 
 
 def _positions(program: Program, code: int) -> list[int]:

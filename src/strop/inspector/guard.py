@@ -1,7 +1,8 @@
-"""Who may ask, how much they may send, and what a browser may do with the answers."""
+"""Access control: which requests are served, how large they may be, and security headers."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -14,7 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from strop.inspector.pictures import MAX_BYTES
 
 MAX_BODY = MAX_BYTES * 4 // 3 + 2**20
-"""An image in base64 and the rest of a request."""
+"""Bytes of a request body: an image in base64, and the rest of the request."""
+MAX_IN_FLIGHT = 4 * MAX_BODY
+"""Bytes of all request bodies that are being received or processed."""
+BODY_SECONDS = 60.0
+"""A request body must arrive within this time."""
 COOKIE = "strop-token"
 HEADERS = {
     "content-security-policy": (
@@ -30,7 +35,7 @@ HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Whether `host` is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -38,40 +43,47 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware before everything else.
+    """ASGI middleware in front of the application.
 
-    Host    a page elsewhere can point its own name at this machine (DNS rebinding), but cannot
-            send another Host than that name: only loopback is let through and, where the server
-            was bound beyond it, plain addresses and the name it was bound to
-    Origin  a page elsewhere can send requests (CSRF), but says where it is from
-    token   where one is set: a bearer token, or a cookie that `/?token=...` leaves
+    Host    a foreign page can point its own name at this machine (DNS rebinding), but then the
+            Host header holds that name. Only loopback names are accepted and, if the server is
+            bound to another address, IP addresses and the name it is bound to
+    Origin  a foreign page can send requests (CSRF), but the browser names their origin
+    token   if one is set: a bearer token, or the cookie that `/?token=...` sets
+    body    limited in size, in time, and in the bytes of all requests together
     """
 
     def __init__(self, app: ASGIApp, host: str, token: str | None) -> None:
         self.app, self.host, self.token = app, host, token
+        self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a refusal, or pass the request on and seal the answer."""
+        """Refuse a request or pass it on; add security headers to the response."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
 
-        async def sealed(message: Message) -> None:
+        async def send_sealed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         headers = Headers(scope=scope)
         if not self._host_allowed(headers.get("host", "")):
-            await _refuse(sealed, 403, "This server does not go by that name.", _OWN_NAME)
+            refusal = (403, "The Host header names another server.", _OWN_ADDRESS)
         elif not _same_origin(headers, scope["path"]):
-            await _refuse(sealed, 403, "The request comes from another site.", _OWN_NAME)
-        elif self.token and (given := _asked_in(scope)) is not None and scope["path"] == "/":
-            await self._let_in(sealed, given)
-        elif self.token and not self._known(headers):
-            await _refuse(sealed, 401, "The token is missing or wrong.", _TOKEN)
+            refusal = (403, "The request comes from another site.", _OWN_ADDRESS)
+        elif self.token and (token := _query_token(scope)) is not None and scope["path"] == "/":
+            if self._matches(token):
+                await self._set_cookie(send_sealed)
+                return
+            refusal = (401, "The token is missing or wrong.", _TOKEN)
+        elif self.token and not self._authorised(headers):
+            refusal = (401, "The token is missing or wrong.", _TOKEN)
         else:
-            await self._limited(scope, receive, sealed)
+            await self._serve(scope, receive, send_sealed)
+            return
+        await _refuse(send_sealed, *refusal)
 
     def _host_allowed(self, header: str) -> bool:
         name = _split(f"//{header}").hostname or ""
@@ -81,10 +93,10 @@ class Guard:
             return False
         return name == self.host.lower() or _is_address(name)
 
-    def _matches(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), (self.token or "").encode())
+    def _matches(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), (self.token or "").encode())
 
-    def _known(self, headers: Headers) -> bool:
+    def _authorised(self, headers: Headers) -> bool:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         cookies: SimpleCookie = SimpleCookie()
         try:
@@ -94,59 +106,76 @@ class Guard:
         cookie = cookies[COOKIE].value if COOKIE in cookies else ""
         return self._matches(bearer) or self._matches(cookie)
 
-    async def _let_in(self, send: Send, given: str) -> None:
-        """Trade the token in the address for a cookie, so that it does not stay there."""
-        if not self._matches(given):
-            await _refuse(send, 401, "The token is missing or wrong.", _TOKEN)
-            return
+    async def _set_cookie(self, send: Send) -> None:
+        """Move the token from the address to a cookie, so that it is not shown or shared."""
         cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
         headers = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body"})
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body up to the limit, then pass it on."""
-        declared = Headers(scope=scope).get("content-length", "0")
-        if not declared.isdecimal() or int(declared) > MAX_BODY:
-            await _refuse(send, 413, "The body is too large.", f"Send at most {MAX_BODY:,} bytes.")
-            return
-        body, more = bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > MAX_BODY:
-                await _refuse(
-                    send, 413, "The body is too large.", f"Send at most {MAX_BODY:,} bytes."
-                )
-                return
-        given = False
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body within its limits, then call the application."""
+        body = bytearray()
+        length = Headers(scope=scope).get("content-length", "0")
+        try:
+            if not length.isdecimal() or len(length) > 20 or int(length) > MAX_BODY:
+                await _refuse(send, *_TOO_LARGE)
+            elif await self._read(body, receive, send):
+                await self.app(scope, _replay(bytes(body), receive), send)
+        finally:
+            self._in_flight -= len(body)
 
-        async def whole() -> Message:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": bytes(body), "more_body": False}
+    async def _read(self, body: bytearray, receive: Receive, send: Send) -> bool:
+        """Read a request body to its end, or refuse it. `body` is what was read either way."""
+        refusal = None
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                more = True
+                while more and refusal is None:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return False
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    body += part
+                    self._in_flight += len(part)
+                    if len(body) > MAX_BODY:
+                        refusal = _TOO_LARGE
+                    elif self._in_flight > MAX_IN_FLIGHT:
+                        refusal = _BUSY
+        except TimeoutError:
+            refusal = _TOO_SLOW
+        if refusal is not None:
+            await _refuse(send, *refusal)
+        return refusal is None
 
-        await self.app(scope, whole, send)
 
-
-_OWN_NAME = "Open the page at the address that `strop inspect` printed."
+_OWN_ADDRESS = "Open the page at the address that `strop inspect` printed."
 _TOKEN = "Open the address with its token, or send it as `Authorization: Bearer`."
+_TOO_LARGE = (413, "The body is too large.", f"Send at most {MAX_BODY:,} bytes.")
+_TOO_SLOW = (408, "The body did not arrive in time.", "Send it again.")
+_BUSY = (503, "The server is receiving too much at once.", "Try again in a few seconds.")
 
 
 async def _refuse(send: Send, status: int, problem: str, remedy: str) -> None:
+    """Send an error and close the connection, so that the rest of the body is not received."""
     body = json.dumps({"problem": problem, "remedy": remedy}).encode()
-    headers = [(b"content-type", b"application/json")]
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns the body first."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
 def _split(address: str) -> SplitResult:
-    """An address in parts, which are empty if it is none."""
+    """The parts of an address; empty parts for an invalid one."""
     try:
         return urlsplit(address)
     except ValueError:
@@ -162,7 +191,7 @@ def _is_address(name: str) -> bool:
 
 
 def _same_origin(headers: Headers, path: str) -> bool:
-    """Whether no other site is behind a request; a link from elsewhere to the page itself is."""
+    """Whether a request comes from the page itself. Links from other sites to the page may too."""
     origin = headers.get("origin")
     if origin is not None and _split(origin).netloc != headers.get("host"):
         return False
@@ -170,6 +199,6 @@ def _same_origin(headers: Headers, path: str) -> bool:
     return site in ("none", "same-origin") or not path.startswith("/api/")
 
 
-def _asked_in(scope: Scope) -> str | None:
+def _query_token(scope: Scope) -> str | None:
     """The token in the address, if any."""
     return parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]

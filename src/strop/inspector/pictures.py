@@ -1,4 +1,4 @@
-"""Pictures that come in from strangers, and pictures that go out."""
+"""Images in requests and responses: decoding with limits, encoding in base64."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from PIL import Image
 from torch import Tensor
 
 from strop.errors import ImageError
-from strop.images import fit_square, pil_to_tensor
+from strop.images import MAX_SIDE, fit_square, read_square
 from strop.model.tokenizer import TokenizerConfig
 
 MAX_BYTES = 16 * 2**20
-"""An image file may be this large."""
+"""Size of an image file."""
 MAX_PIXELS = 25_000_000
-"""And decode to this many pixels."""
+"""Pixels of a decoded image."""
 FORMATS = ("PNG", "JPEG", "WEBP")
-"""By what the bytes are, whatever they are called. Each tells its size before it is decoded."""
+"""Detected from the content. Their headers hold the size of the image."""
 
-# Decoding is the one step whose memory grows with what was sent: few at a time.
+# The memory of decoding grows with the image: at most two at a time.
 _decoders = Semaphore(2)
 
 
@@ -42,19 +42,20 @@ def read_upload(text: str, config: TokenizerConfig) -> Tensor:
         except Image.DecompressionBombError as error:
             raise ImageError(
                 f"The image has more than {MAX_PIXELS:,} pixels.",
-                "Resize it first; the model looks at a much smaller one anyway.",
+                "Resize it first. The model reads a much smaller image.",
             ) from error
-        except Exception as error:  # its parsers raise nearly everything
+        except Exception as error:  # Pillow's parsers raise many types
             raise ImageError(
-                "This is no image that can be shown here.", "Send a PNG, a JPEG or a WebP."
+                "The file is not an image of a known format.", "Send a PNG, a JPEG or a WebP."
             ) from error
         width, height = image.size
-        if width * height > MAX_PIXELS:
+        if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
             raise ImageError(
-                f"The image has {width} x {height} pixels, more than {MAX_PIXELS:,}.",
-                "Resize it first; the model looks at a much smaller one anyway.",
+                f"The image has {width} x {height} pixels, more than {MAX_PIXELS:,} pixels or "
+                f"{MAX_SIDE:,} along a side.",
+                "Resize it first. The model reads a much smaller image.",
             )
-        return fit_square(pil_to_tensor(image), config.image_size, config.fit)
+        return read_square(image, config.image_size, config.fit)
 
 
 def png(image: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""What the API takes and gives. A program is a line of the `.jsonl` that `Program.save` writes."""
+"""Requests and responses. A program is a line of the `.jsonl` that `Program.save` writes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from strop.data.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 from strop.errors import ProgramError
 from strop.files import check_format, format_tag
 from strop.inspector.pictures import MAX_BYTES
 from strop.program import FORMAT, Program
+from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 
-LONGEST = 4096
+MAX_CODES = 4096
 MAX_CLUSTERS = 12
 
-Whole = Annotated[int, Field(ge=-(2**31), lt=2**31)]
-Wholes = Annotated[list[Whole], Field(max_length=LONGEST)]
+Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Int32s = Annotated[list[Int32], Field(max_length=MAX_CODES)]
 Base64Image = Annotated[
     str,
     Field(
@@ -38,45 +38,45 @@ class _Strict(BaseModel):
 
 
 class ProgramJson(_Strict):
-    """A program: `codes` are active, `rest` lie past the length, `erased` are the holes."""
+    """A program: active `codes`, the `rest` past the length, and positions that are `erased`."""
 
     format: Annotated[str, Field(max_length=64)] = format_tag("program", FORMAT)
-    codebook_size: Whole
+    codebook_size: Int32
     model: Annotated[str, Field(max_length=64)] = ""
     name: Annotated[str, Field(max_length=1024)] | None = None
-    length: Whole
-    codes: Wholes
-    rest: Wholes = []
-    erased: Wholes = []
+    length: Int32
+    codes: Int32s
+    rest: Int32s = []
+    erased: Int32s = []
 
     def program(self) -> Program:
-        """Itself as a batch of one; `ProgramError` if it is impossible."""
+        """This program as a batch of one; raises `ProgramError` if it is invalid."""
         check_format(self.format, "program", FORMAT, "The program")
         codes = self.codes + self.rest
         if self.length != len(self.codes):
             raise ProgramError(
                 f"The length is {self.length}, but {len(self.codes)} codes are active.",
-                "Put exactly the active ones into codes and the others into rest.",
+                "Put the active codes into codes and all others into rest.",
             )
-        holes = torch.zeros(1, len(codes), dtype=torch.bool)
-        for hole in self.erased:
-            if not 0 <= hole < len(codes):
+        erased = torch.zeros(1, len(codes), dtype=torch.bool)
+        for position in self.erased:
+            if not 0 <= position < len(codes):
                 raise ProgramError(
-                    f"Position {hole} is erased, but there are {len(codes)} codes.",
-                    "Positions count from 0.",
+                    f"Position {position} is erased, but there are {len(codes)} codes.",
+                    "Positions start at 0.",
                 )
-            holes[0, hole] = True
+            erased[0, position] = True
         return Program(
             codes=torch.tensor([codes], dtype=torch.int64),
             lengths=torch.tensor([self.length]),
             codebook_size=self.codebook_size,
             model=self.model,
-            erased=holes,
+            erased=erased,
         )
 
     @staticmethod
     def of(program: Program) -> ProgramJson:
-        """The first of a batch."""
+        """The first program of a batch."""
         length, codes = int(program.lengths[0]), program.codes[0].tolist()
         return ProgramJson(
             codebook_size=program.codebook_size,
@@ -89,14 +89,14 @@ class ProgramJson(_Strict):
 
 
 class SceneRequest(_Strict):
-    """Which scene to draw: the first of a seed's with so many objects."""
+    """Which scene to render: the first of a seed with this number of objects."""
 
     objects: Annotated[int, Field(ge=MIN_OBJECTS, le=MAX_OBJECTS)] = 5
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
 class Scene(BaseModel):
-    """A drawn scene: `ScenesDataset(1, seed=seed, start=index, size=size)[0].image`."""
+    """A rendered scene: `ScenesDataset(1, seed=seed, start=index, size=size)[0].image`."""
 
     image: Picture
     seed: int
@@ -125,7 +125,7 @@ class ProgramRequest(_Strict):
 
 
 class InterpretRequest(ProgramRequest):
-    """A program and, to compare with, the image it came from."""
+    """A program and, for comparison, its image."""
 
     image: Base64Image | None = None
 
@@ -139,7 +139,7 @@ class Scores(BaseModel):
 
 
 class Interpreted(BaseModel):
-    """What a program stands for. Without an image there is no teacher, no error and no score."""
+    """The field of a program. Teacher, error and scores need an image."""
 
     bits: float
     preview: Picture | None
@@ -150,7 +150,7 @@ class Interpreted(BaseModel):
 
 
 class ComparisonRequest(ProgramRequest):
-    """A program and the image it came from."""
+    """A program and its image."""
 
     image: Base64Image
 
@@ -163,9 +163,9 @@ class Curve(BaseModel):
 
 
 class Erasure(BaseModel):
-    """For each active position: how much the field changes without that token, where and overall.
+    """How much the field changes without the token at each active position: maps and their means.
 
-    A hole holds nothing up. The only token of a program cannot be taken out: null.
+    An erased position changes nothing. The only token of a program cannot be erased: null.
     """
 
     maps: list[Map]
@@ -175,32 +175,32 @@ class Erasure(BaseModel):
 class SynergyRequest(ProgramRequest):
     """A program and two of its positions."""
 
-    first: Whole
-    second: Whole
+    first: Int32
+    second: Int32
 
 
 class Synergy(BaseModel):
-    """D_ij - D_i - D_j: above 0 where either would do, below where both are needed at once."""
+    """D_ij - D_i - D_j: positive where either token suffices, negative where both are needed."""
 
     map: Map
     score: float | None
 
 
 class ClusterRequest(ComparisonRequest):
-    """A program, its image, and how many clusters."""
+    """A program, its image, and the number of clusters."""
 
     k: Annotated[int, Field(ge=2, le=MAX_CLUSTERS)] = 6
 
 
 class Clusters(BaseModel):
-    """k-means of the teacher's field, and where the interpreted one falls in the same clusters."""
+    """k-means of the teacher's field, and the nearest clusters of the interpreted field."""
 
     teacher: list[list[int]]
     interpreted: list[list[int]]
 
 
 class Appearance(BaseModel):
-    """A picture in which a code is active, and what it holds up there."""
+    """An image in which a code is active, and the erasure map of that token."""
 
     name: str
     thumbnail: Annotated[str, Field(description="A WebP file in base64.")]
@@ -210,7 +210,7 @@ class Appearance(BaseModel):
 
 
 class CodePage(BaseModel):
-    """Where a code appears among the pictures encoded so far."""
+    """Where a code appears in the gallery images encoded so far."""
 
     code: int
     count: int
@@ -220,7 +220,7 @@ class CodePage(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """The model behind the page."""
+    """Name and sizes of a model."""
 
     name: str
     fingerprint: str
@@ -236,14 +236,14 @@ class ModelFacts(BaseModel):
 
 
 class Problem(BaseModel):
-    """What is wrong, and what to do about it."""
+    """An error: what is wrong, and what to do about it."""
 
     problem: str
     remedy: str
 
 
 def as_map(values: Tensor, digits: int = 5) -> list[list[Any]]:
-    """A map `(h, w)` as JSON has it."""
+    """A map `(h, w)` for JSON, with null for NaN."""
     return [[None if v != v else round(v, digits) for v in row] for row in values.tolist()]
 
 

@@ -1,14 +1,19 @@
-"""The server: page and API behind the guard, on a socket of its own."""
+"""The server: page and API behind the guard, with limits on connections and time."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path, PurePath
+from threading import Timer
+from types import FrameType
 
+import h11
 import torch
 import uvicorn
 from fastapi import FastAPI, Request
@@ -16,6 +21,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 import strop.inspector.api as api
 from strop.errors import ConfigError, StropError
@@ -25,7 +31,13 @@ from strop.inspector.guard import Guard, is_loopback
 from strop.model.tokenizer import Tokenizer
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-SHORTEST_TOKEN = 16
+MIN_TOKEN_LENGTH = 16
+MAX_CONNECTIONS = 128
+HEAD_SECONDS = 10.0
+"""Time from opening a connection, or the first byte of a later request, to the last header."""
+KEEP_ALIVE_SECONDS = 60
+GRACE_SECONDS = 2
+"""How long requests may still run after a signal to stop. Twice this time ends the process."""
 
 
 def create_app(
@@ -36,38 +48,118 @@ def create_app(
     host: str = "127.0.0.1",
     token: str | None = None,
 ) -> ASGIApp:
-    """The whole inspector as an ASGI app.
+    """The inspector as an ASGI application.
 
-    name     what the model is called, for the page and for the Python lines it writes
-    gallery  a folder of images to look codes up in; scenes are drawn if there is none
-    host     where it will be bound, which decides what Host headers are let through
-    token    a secret that every visitor must know
+    name     name of the model, for the page and for the Python code that it exports
+    gallery  a folder of images to look codes up in; None for rendered scenes
+    host     the address the server is bound to, which decides the accepted Host headers
+    token    a secret that every client must send
     """
     engine = Engine(tokenizer)
-    pictures = Gallery(engine, gallery)
+    images = Gallery(engine, gallery)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        pictures.close()
+        images.close()
 
     app = FastAPI(
         lifespan=lifespan,
         title="strop inspector",
-        description="Images to programs, programs to fields, and what each token holds up.",
+        description="Images to programs, programs to fields, and the effect of each token.",
         version="1",
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
     )
-    app.include_router(api.build(engine, pictures, name))
-    for file, content in _page().items():
-        _serve_file(app, file, content)
-    app.add_exception_handler(StropError, _told)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(Exception, _failed)
+    app.include_router(api.build(engine, images, name))
+    for file, content in _page_files().items():
+        _add_file(app, file, content)
+    app.add_exception_handler(StropError, _strop_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _internal_error)
     return Guard(app, host, token)
+
+
+class Connection(H11Protocol):
+    """An HTTP/1.1 connection with a time limit for request heads, one of `MAX_CONNECTIONS`."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time limit, or refuse the connection if there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.write(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n")
+            transport.close()
+        else:
+            self._update_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Process data; stop the time limit when the head of the request is complete."""
+        super().data_received(data)
+        self._update_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limit."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection without waiting for a client that does not read."""
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        """Finish the current response, but do not wait for the rest of a request."""
+        super().shutdown()
+        if self.conn.their_state is h11.SEND_BODY:
+            self.transport.abort()
+
+    def _update_timer(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that ends within seconds of a signal, whatever its threads are doing."""
+
+    def __init__(self, app: ASGIApp, *, port: int = 0, log_level: str = "warning") -> None:
+        config = uvicorn.Config(
+            app,
+            port=port,
+            http=Connection,
+            ws="none",
+            log_level=log_level,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+        super().__init__(config)
+        self._watchdog: Timer | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Shut down; end the process if that takes too long. The server holds no state to lose."""
+        if self._watchdog is None:
+            self._watchdog = Timer(2 * GRACE_SECONDS, os._exit, (128 + sig,))
+            self._watchdog.daemon = True
+            self._watchdog.start()
+        super().handle_exit(sig, frame)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal arrives."""
+        try:
+            super().run(sockets)
+        finally:
+            if self._watchdog is not None:
+                self._watchdog.cancel()
 
 
 def serve(
@@ -80,92 +172,89 @@ def serve(
     token: str | None = None,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve the inspector until interrupted; `ready` is told the address once it is bound."""
+    """Serve the inspector until interrupted. `ready` is called with the address of the page."""
     check_token(host, token)
     bound = _bind(host, port)
-    _ = tokenizer.teacher  # loaded now, not while the first visitor waits
-    if tokenizer.decoder is not None:  # previews are most of the work, and on a CPU faster so
+    _ = tokenizer.teacher  # load it before the first request
+    if tokenizer.decoder is not None:  # decoding dominates, and is faster so on a CPU
         tokenizer.decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     app = create_app(tokenizer, name=name, gallery=gallery, host=host, token=token)
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=60)
-    )
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     shown = f"[{shown}]" if ":" in shown else shown
-    secret = f"?token={token}" if token else ""
-    ready(f"http://{shown}:{bound.getsockname()[1]}/{secret}")
-    server.run(sockets=[bound])
+    query = f"?token={token}" if token else ""
+    ready(f"http://{shown}:{bound.getsockname()[1]}/{query}")
+    Server(app).run(sockets=[bound])
 
 
 def check_token(host: str, token: str | None) -> None:
-    """Refuse to be reachable from elsewhere without a secret."""
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isalnum()):
+    """Raise if the token is weak, or if other machines can connect without one."""
+    if token is not None and (len(token) < MIN_TOKEN_LENGTH or not token.isalnum()):
         raise ConfigError(
-            "The token is too easy to guess or holds more than letters and digits.",
-            f"Give at least {SHORTEST_TOKEN} of them, such as {secrets.token_hex(16)}.",
+            "The token is too short or holds other characters than letters and digits.",
+            f"Give at least {MIN_TOKEN_LENGTH} of them, such as {secrets.token_hex(16)}.",
         )
     if token is None and not is_loopback(host):
         raise ConfigError(
-            f"Bound to {host}, the inspector could be used by everyone who can reach this machine.",
-            f"Give --token with a secret, such as {secrets.token_hex(16)}, or leave --host away "
-            "and come through an SSH tunnel.",
+            f"With --host {host}, everyone who can reach this machine could use the inspector.",
+            f"Give --token with a secret, such as {secrets.token_hex(16)}, or omit --host and "
+            "connect through an SSH tunnel.",
         )
 
 
 def _bind(host: str, port: int) -> socket.socket:
     try:
-        where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With its protocol: only then is the second packet of an answer, its body, not held back
-        # until the visitor's machine has acknowledged the first, which it takes 40 ms to do.
-        bound = socket.socket(*where[:3])
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # asyncio sets TCP_NODELAY only on sockets with an explicit protocol. Without it the body
+        # of a response waits up to 40 ms for the acknowledgement of its head.
+        bound = socket.socket(*address[:3])
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(where[4])
+        bound.bind(address[4])
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"Port {port} of {host} cannot be used ({error}).",
-            "Give another with --port, or 0 for any that is free.",
+            "Give another with --port, or 0 for any free port.",
         ) from error
     return bound
 
 
-def _page() -> dict[str, bytes]:
-    """The page's files by name, read once: no path from a visitor reaches the file system."""
+def _page_files() -> dict[str, bytes]:
+    """Content by name, read once: no path of a request reaches the file system."""
     folder = resources.files("strop.inspector") / "page"
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
-def _serve_file(app: FastAPI, file: str, content: bytes) -> None:
-    kind = TYPES[PurePath(file).suffix]
+def _add_file(app: FastAPI, file: str, content: bytes) -> None:
+    media_type = TYPES[PurePath(file).suffix]
 
-    def answer() -> Response:
-        return Response(content, media_type=kind)
+    def respond() -> Response:
+        return Response(content, media_type=media_type)
 
     path = "/" if file == "index.html" else f"/{file}"
-    app.add_api_route(path, answer, include_in_schema=False)
+    app.add_api_route(path, respond, include_in_schema=False)
 
 
-def _problem(status: int, problem: str, remedy: str) -> JSONResponse:
+def _error(status: int, problem: str, remedy: str) -> JSONResponse:
     return JSONResponse({"problem": problem, "remedy": remedy}, status)
 
 
-def _told(_request: Request, error: Exception) -> Response:
+def _strop_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, StropError)
-    return _problem(422, error.problem, error.remedy)
+    return _error(422, error.problem, error.remedy)
 
 
-def _invalid(_request: Request, error: Exception) -> Response:
+def _invalid_request(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return _problem(400, "The body is not JSON.", "Send JSON; /api.html tells which.")
+        return _error(400, "The body is not JSON.", "Send JSON as described at /api.html.")
     where = ".".join(str(part)[:40] for part in first["loc"])
-    return _problem(422, f"{where}: {first['msg']}.", "/api.html tells what is expected.")
+    return _error(422, f"{where}: {first['msg']}.", "See /api.html for the expected request.")
 
 
-def _refused(_request: Request, error: Exception) -> Response:
+def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _problem(error.status_code, f"{error.detail}.", "/api.html tells what there is.")
+    return _error(error.status_code, f"{error.detail}.", "See /api.html for all endpoints.")
 
 
-def _failed(_request: Request, _error: Exception) -> Response:
-    return _problem(500, "Something went wrong here.", "The server's terminal tells what.")
+def _internal_error(_request: Request, _exception: Exception) -> Response:
+    return _error(500, "The server failed.", "See the terminal that runs `strop inspect`.")

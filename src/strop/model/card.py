@@ -1,4 +1,4 @@
-"""The model card: a README for people, made from the config and from where the model comes from."""
+"""The model card: a README rendered from the config and from `about`."""
 
 from __future__ import annotations
 

@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop.model.card as card
-from strop.config import from_dict, to_dict
+from strop.config import drop_retired, flatten, from_dict, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean
 from strop.files import PathLike, atomic_path, read_json, write_json
+from strop.identity import of_tensors
 from strop.model.teacher import BUNDLED
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 
 FORMAT = 1
+CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 DISTILLED = "distilled.json"
 """What the folder of a distilled teacher holds beside its weights."""
 
+RETIRED = {"interpreter.joint": False}
+"""Settings that older folders hold, with the default that each had; see `drop_retired`."""
 
-def load(name: PathLike, *, device: str | torch.device | None = None, **hub: Any) -> Tokenizer:
+OPTIONAL = {"decoder", "quantizer.centred"}
+"""Settings that a folder may lack: it was written before they existed, or they change no program.
+Any other missing setting is refused, because its default may give other programs."""
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def load(
+    name: PathLike, *, device: str | torch.device | None = None, verify: bool = True, **hub: Any
+) -> Tokenizer:
     """A model by name: bundled (`scenes`), a folder, or a hub id (`someone/their-strop`).
 
     device  where to put it; by default a GPU if there is one
+    verify  compare the weights with the digest in `config.json`
     hub     goes to the download: `revision`, `token`, `cache_dir`, `local_files_only`
     """
     chosen = choose_device(device)
-    return load_folder(find_folder(name, **hub)).to(chosen)
+    return load_folder(find_folder(name, **hub), verify=verify).to(chosen)
 
 
 def bundled_models() -> list[str]:
     """Names of the models that came with this installation."""
-    folders = (config.parent for config in BUNDLED.glob("*/config.json"))
+    folders = (config.parent for config in BUNDLED.glob(f"*/{CONFIG}"))
     return sorted(folder.name for folder in folders if _is_model(folder))
 
 
@@ -60,6 +74,9 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
             f"{did_you_mean(text, models)}Give a bundled name, a folder that holds config.json, or "
             "a hub id such as a/b. A preset has to be trained first (`strop train`).",
         )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
     try:
         return Path(snapshot_download(text, allow_patterns=["*.json", "*.safetensors"], **hub))
     except (OSError, ValueError, HFValidationError) as error:
@@ -73,14 +90,101 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
 
 def read_config(folder: PathLike) -> tuple[TokenizerConfig, dict[str, Any]]:
     """The config of a model and what its folder says about it, without its weights."""
-    values = _read_values(folder)
-    return _model_config(folder, values), _table(values, "about")
-
-
-def _read_values(folder: PathLike) -> dict[str, Any]:
     folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        run = (folder / "model" / "config.json").is_file()  # as `strop train --out` leaves it
+    values = _read_values(folder)
+    return _model_config(folder, values), _about(values)
+
+
+def load_folder(folder: PathLike, *, verify: bool = True) -> Tokenizer:
+    """The model in a folder that `save_folder` wrote, on the CPU, in eval mode.
+
+    With `verify` the weights must have the digest that the config names. Folders of strop 0.1.0
+    name none.
+    """
+    folder = Path(folder)
+    while True:
+        version = _version(folder)
+        values = _read_values(folder)
+        config = _model_config(folder, values)
+        try:
+            tensors = _read_weights(folder, _digest(values), verify)
+            break
+        except FormatError:
+            if _version(folder) == version:
+                raise
+            # Another process replaced the model between config and weights: read it again.
+    try:
+        tokenizer = Tokenizer(
+            config, about=_about(values), teacher_digest=str(values.get("teacher_digest") or "")
+        )
+    except (RuntimeError, OverflowError, MemoryError) as error:  # a size no machine has
+        raise FormatError(
+            f"{folder / CONFIG} does not describe a model that fits here ({error}).", _DAMAGED
+        ) from error
+    _load_weights(tokenizer, tensors, folder)
+    return tokenizer.eval()
+
+
+def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = torch.float32) -> None:
+    """Write a model to a folder. Parameters become `dtype`; the codebook stays fp32.
+
+    A reader sees the older model of the folder or the new one, whatever fails or is killed on the
+    way. The config names the digest of its weights, and replacing the config commits the save:
+    until then the older weights are kept under a name that holds their digest.
+    """
+    folder = Path(folder)
+    parameters = {name for name, _ in tokenizer.named_parameters()}
+    tensors = {
+        name: value.detach().to("cpu", dtype if name in parameters else value.dtype).contiguous()
+        for name, value in tokenizer.state_dict().items()
+    }
+    values = {
+        "model": to_dict(tokenizer.config),
+        "weights_digest": of_tensors(tensors),
+        "teacher_digest": tokenizer.known_teacher_digest,
+        "about": tokenizer.about,
+    }
+    with ExitStack() as stack:  # moves into place in reverse: weights, config, card
+        readme, config, weights = (
+            stack.enter_context(atomic_path(folder / name))
+            for name in ("README.md", CONFIG, WEIGHTS)
+        )
+        write_json(config, "model", FORMAT, values)
+        readme.write_text(card.render(tokenizer), encoding="utf-8")
+        save_file(tensors, weights, metadata={"format": "pt"})
+        _keep_weights(folder)
+    for old in (*folder.glob(_kept_name("*")), folder / INDEX, *folder.glob(_SHARDS)):
+        old.unlink(missing_ok=True)
+
+
+def push_folder(tokenizer: Tokenizer, repo_id: str, **options: Any) -> str:
+    """Upload a model to the hub and return its address; see `Tokenizer.push_to_hub`."""
+    from tempfile import TemporaryDirectory
+
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=options.pop("token", None))
+    repo = api.create_repo(repo_id, private=options.pop("private", None), exist_ok=True).repo_id
+    with TemporaryDirectory() as scratch:
+        save_folder(tokenizer, scratch)
+        return str(api.upload_folder(repo_id=repo, folder_path=scratch, **options))
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder holds a model; a teacher's config.json has another format."""
+    try:
+        read_json(folder / CONFIG, "model", FORMAT)
+    except FormatError:
+        return False
+    return True
+
+
+# Reading.
+
+
+def _read_values(folder: Path) -> dict[str, Any]:
+    if not (folder / CONFIG).is_file():
+        run = (folder / "model" / CONFIG).is_file()  # as `strop train --out` leaves it
         raise FormatError(
             f"{folder} holds no config.json.",
             f"Give {folder / 'model'}." if run else "Give a folder that `save_pretrained` wrote.",
@@ -89,104 +193,92 @@ def _read_values(folder: PathLike) -> dict[str, Any]:
         raise FormatError(
             f"{folder} holds a teacher, not a model.", "Train a model on it: strop train --teacher."
         )
-    return read_json(folder / "config.json", "model", FORMAT)
+    return read_json(folder / CONFIG, "model", FORMAT)
 
 
-def _model_config(folder: PathLike, values: dict[str, Any]) -> TokenizerConfig:
+def _version(folder: Path) -> tuple[int, int]:
+    """Changes whenever the config is replaced."""
     try:
-        return from_dict(TokenizerConfig, values.get("model", {}), "model")
+        found = (folder / CONFIG).stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
+
+
+def _model_config(folder: Path, values: dict[str, Any]) -> TokenizerConfig:
+    stated = values.get("model", {})
+    try:
+        if isinstance(stated, dict):
+            stated = drop_retired(stated, RETIRED, "model")
+        config = from_dict(TokenizerConfig, stated, "model")
     except ConfigError as error:
         raise FormatError(
-            f"{Path(folder) / 'config.json'} does not describe a model. {error.problem}",
-            error.remedy,
+            f"{folder / CONFIG} does not describe a model. {error.problem}", error.remedy
         ) from error
-
-
-def _table(values: dict[str, Any], key: str) -> dict[str, Any]:
-    table = values.get(key)
-    return table if isinstance(table, dict) else {}
-
-
-def load_folder(folder: PathLike) -> Tokenizer:
-    """The model in a folder that `save_folder` wrote, on the CPU, in eval mode."""
-    folder = Path(folder)
-    values = _read_values(folder)
-    config = _model_config(folder, values)
-    try:
-        tokenizer = Tokenizer(
-            config,
-            about=_table(values, "about"),
-            teacher_digest=str(values.get("teacher_digest") or ""),
-        )
-    except (RuntimeError, OverflowError, MemoryError) as error:  # a size no machine has
+    missing = sorted(flatten(to_dict(config)).keys() - flatten(stated).keys() - OPTIONAL)
+    if missing:
         raise FormatError(
-            f"{folder / 'config.json'} does not describe a model that fits here ({error}).",
+            f"{folder / CONFIG} does not describe a model: it lacks "
+            f"{', '.join(f'model.{key}' for key in missing[:3])}.",
             _DAMAGED,
-        ) from error
-    _load_weights(tokenizer, _read_weights(folder), folder)
-    return tokenizer.eval()
-
-
-def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = torch.float32) -> None:
-    """Write a model to a folder. Parameters become `dtype`; the codebook stays fp32.
-
-    All files are written before any is put into place, so that a full disk leaves an older model
-    as it was; and the config comes last, so that a folder that has one is complete.
-    """
-    folder = Path(folder)
-    parameters = {name for name, _ in tokenizer.named_parameters()}
-    tensors = {
-        name: value.detach().to("cpu", dtype if name in parameters else value.dtype).contiguous()
-        for name, value in tokenizer.state_dict().items()
-    }
-    with ExitStack() as stack:  # puts into place in reverse: weights, card, config
-        config, readme, weights = (
-            stack.enter_context(atomic_path(folder / name))
-            for name in ("config.json", "README.md", WEIGHTS)
         )
-        values = {
-            "model": to_dict(tokenizer.config),
-            "teacher_digest": tokenizer.known_teacher_digest,
-            "about": tokenizer.about,
-        }
-        write_json(config, "model", FORMAT, values)
-        readme.write_text(card.render(tokenizer), encoding="utf-8")
-        save_file(tensors, weights, metadata={"format": "pt"})
-        # Only renames are left to do. Until the last of them the folder is no model: cut short
-        # with the old config still there, it would load as a mixture of two.
-        old_shards = folder.glob("model-*-of-*.safetensors")
-        for old in (folder / "config.json", folder / INDEX, *old_shards):
-            old.unlink(missing_ok=True)
+    return config
 
 
-def _is_model(folder: Path) -> bool:
-    """Tells models from teachers, whose config.json is of another kind."""
+def _about(values: dict[str, Any]) -> dict[str, Any]:
+    about = values.get("about")
+    return about if isinstance(about, dict) else {}
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return str(values.get("weights_digest") or "")
+
+
+def _read_weights(folder: Path, digest: str, verify: bool) -> dict[str, Tensor]:
+    """The tensors that have this digest. Without one, those that the folder has."""
+    if not digest:
+        sharded = (folder / INDEX).is_file()
+        return _read_files(folder, _shards(folder) if sharded else [WEIGHTS])
+    # The first is there while a save replaces the folder, or if that was cut short.
+    for name in (_kept_name(digest), WEIGHTS, INDEX):
+        if not (folder / name).is_file():
+            continue
+        try:
+            tensors = _read_files(folder, _shards(folder) if name == INDEX else [name])
+        except FormatError:
+            if name == _kept_name(digest):  # a save that is complete has removed it
+                continue
+            raise
+        if not verify or of_tensors(tensors) == digest:
+            return tensors
+    if not (folder / WEIGHTS).is_file() and not (folder / INDEX).is_file():
+        raise FormatError(f"{folder} lacks {WEIGHTS}.", _DAMAGED)
+    raise FormatError(
+        f"The weights in {folder} are not those that {CONFIG} names: their digest differs.",
+        f"{_DAMAGED} To load them all the same, give verify=False.",
+    )
+
+
+def _shards(folder: Path) -> list[str]:
+    """The names of the files that an index names."""
     try:
-        read_json(folder / "config.json", "model", FORMAT)
-    except FormatError:
-        return False
-    return True
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return sorted({str(Path(shard).name) for shard in index["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"{folder / INDEX} is not an index of shards ({error!r}).", _DAMAGED
+        ) from error
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, from one file or from the shards that an index names."""
-    shards = [WEIGHTS]
-    if (folder / INDEX).is_file():
-        try:
-            index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-            shards = sorted({str(Path(shard).name) for shard in index["weight_map"].values()})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FormatError(
-                f"{folder / INDEX} is not an index of shards ({error!r}).", _DAMAGED
-            ) from error
+def _read_files(folder: Path, files: list[str]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    for shard in shards:
-        if not (folder / shard).is_file():
-            raise FormatError(f"{folder} lacks {shard}.", _DAMAGED)
+    for name in files:
+        if not (folder / name).is_file():
+            raise FormatError(f"{folder} lacks {name}.", _DAMAGED)
         try:
-            tensors |= load_file(folder / shard)
+            tensors |= load_file(folder / name)
         except (SafetensorError, OSError, ValueError) as error:
-            raise FormatError(f"{folder / shard} cannot be read ({error}).", _DAMAGED) from error
+            raise FormatError(f"{folder / name} cannot be read ({error}).", _DAMAGED) from error
     return tensors
 
 
@@ -194,9 +286,9 @@ def _load_weights(tokenizer: Tokenizer, tensors: dict[str, Tensor], folder: Path
     expected = tokenizer.state_dict()
     missing, foreign = sorted(expected.keys() - tensors), sorted(tensors.keys() - expected)
     if missing or foreign:
-        told = [f"lack {', '.join(missing[:3])}"] if missing else []
-        told += [f"hold the unknown {', '.join(foreign[:3])}"] if foreign else []
-        raise FormatError(f"The weights in {folder} {' and '.join(told)}.", _MISMATCH)
+        found = [f"lack {', '.join(missing[:3])}"] if missing else []
+        found += [f"hold the unknown {', '.join(foreign[:3])}"] if foreign else []
+        raise FormatError(f"The weights in {folder} {' and '.join(found)}.", _MISMATCH)
     for name, value in tensors.items():
         if value.shape != expected[name].shape:
             raise FormatError(
@@ -204,9 +296,56 @@ def _load_weights(tokenizer: Tokenizer, tensors: dict[str, Tensor], folder: Path
                 f"not {tuple(expected[name].shape)}.",
                 _MISMATCH,
             )
-        if value.is_floating_point() and not torch.isfinite(value).all():
+        wanted = expected[name].dtype
+        allowed = DTYPES if wanted.is_floating_point else (wanted,)
+        if value.dtype not in allowed:
+            raise FormatError(
+                f"{name} in {folder} is {value.dtype}.",
+                f"Save it as {' or '.join(str(dtype) for dtype in allowed)}.",
+            )
+        if not torch.isfinite(value).all():
             raise FormatError(f"{name} in {folder} holds NaN or infinity.", _DAMAGED)
     tokenizer.load_state_dict(tensors)
+
+
+# Replacing.
+
+_SHARDS = "model-*-of-*.safetensors"
+
+
+def _kept_name(digest: str) -> str:
+    """Where weights of this digest stay while the files of a folder are replaced."""
+    return f".weights-{digest[:16]}.safetensors" if digest != "*" else ".weights-*.safetensors"
+
+
+def _keep_weights(folder: Path) -> None:
+    """Keep the weights of the model in `folder` where no rename of a save can reach them."""
+    try:
+        values = _read_values(folder)
+        digest = _digest(values)
+        if not digest:  # strop 0.1.0 wrote it: from now on its config names its weights
+            digest = of_tensors(_read_weights(folder, "", verify=False))
+            write_json(folder / CONFIG, "model", FORMAT, {**values, "weights_digest": digest})
+        kept = folder / _kept_name(digest)
+        if kept.is_file():  # an earlier save was cut short
+            return
+        if (folder / INDEX).is_file():
+            tensors = _read_weights(folder, digest, verify=True)
+            with atomic_path(kept) as temporary:
+                save_file(tensors, temporary, metadata={"format": "pt"})
+        elif (folder / WEIGHTS).is_file():
+            _link(folder / WEIGHTS, kept)
+    except FormatError:
+        # There is no model to keep. Without a config, readers find no model until the commit.
+        (folder / CONFIG).unlink(missing_ok=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # the file system has no hard links
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
 
 
 _DAMAGED = "The folder is damaged or incomplete; copy or download it again."

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.model.layers import AttentionLayer, initialise
@@ -14,17 +13,12 @@ from strop.model.short_attention import short_attention
 
 @dataclass(frozen=True, kw_only=True)
 class InterpreterConfig:
-    """Size of the interpreter, which mirrors the generator in every preset of the paper.
-
-    With `joint`, grid queries and program attend to each other as one sequence: an ablation of
-    equal parameter count.
-    """
+    """Size of the interpreter, which mirrors the generator in every preset of the paper."""
 
     width: int = 256
     depth: int = 8
     heads: int = 8
     feedforward: int = 1024
-    joint: bool = False
 
 
 class Interpreter(nn.Module):
@@ -43,7 +37,6 @@ class Interpreter(nn.Module):
         length: int,
     ) -> None:
         super().__init__()
-        self.joint = config.joint
         self.embed = nn.Linear(code_width, config.width)
         self.prefix_positions = nn.Parameter(torch.empty(length, config.width))
         self.grid = nn.Parameter(torch.empty(locations, config.width))
@@ -59,34 +52,24 @@ class Interpreter(nn.Module):
     def forward(self, z_q: Tensor, active: Tensor) -> Tensor:
         """Code vectors `(B, L, d_c)`, L at most K, to the field `(B, S, d_enc)`.
 
-        `active` `(B, L)` bool says which of them exist; the others leave no trace. Each row needs
+        `active` `(B, L)` bool marks those that are read; the others have no effect. Each row needs
         at least one.
         """
         program = self.embed(z_q) + self.prefix_positions[: z_q.shape[1]]
         grid = self.grid.to(program.dtype).expand(len(z_q), -1, -1)
         visible = active[:, None, None, :]
-        if self.joint:
-            return self._joint(grid, program, visible)
         for layer in self.layers:
             grid = layer(grid, program, visible)
         return self.project(self.norm_out(grid))
 
-    def _joint(self, grid: Tensor, program: Tensor, visible: Tensor) -> Tensor:
-        locations = grid.shape[1]
-        x = torch.cat([grid, program], dim=1)
-        visible = F.pad(visible, (locations, 0), value=True)
-        for layer in self.layers:
-            x = layer(x, None, visible)
-        return self.project(self.norm_out(x[:, :locations]))
-
 
 class InterpreterLayer(AttentionLayer):
-    """Attention to a memory, which is not normed, or, without one, to itself."""
+    """Attention to a memory, which is not normed, then the feed-forward layers."""
 
-    def forward(self, x: Tensor, memory: Tensor | None, visible: Tensor) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
         """`x` `(B, N, d)` reads `memory` `(B, L, d)` where `visible` `(B, 1, 1, L)` allows."""
         normed = self.norm_attention(x)
-        k, v = self.keys_and_values(normed if memory is None else memory)
+        k, v = self.keys_and_values(memory)
         return self.conclude(x, short_attention(self.queries(normed), k, v, visible))
 
 

@@ -17,9 +17,9 @@ from strop.model.layers import initialise
 class QuantizerConfig:
     """The codebook: `codes` unit vectors of `code_width` dimensions, kept by EMA of `decay`.
 
-    centred  move the tokens of every position to the same mean first. Without it, as in the paper,
-             they lie around a mean of their own, positions divide the codebook among them, and a
-             good part of a code says only where in the program it stands, which is known
+    centred  shift the tokens of every position to one common mean first. Without it, as in the
+             paper, the tokens of each position lie around a different mean, positions divide the
+             codebook among them, and part of a code only encodes its position, which is known
     """
 
     codes: int = 1024
@@ -29,7 +29,7 @@ class QuantizerConfig:
 
 
 class Quantized(NamedTuple):
-    """What the quantizer makes of raw tokens. All but the codes are fp32.
+    """The output of the quantizer. Everything but the codes is fp32.
 
     codes       (B, K) int64
     projected   (B, K, d_c) the raw tokens in the space of the codes
@@ -198,7 +198,7 @@ class _SumOverProcesses(torch.autograd.Function):
 
 
 def _distributed() -> bool:
-    # Asked at every call: a model may be built before the process group is.
+    # Checked at every call: a model can be built before the process group.
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 

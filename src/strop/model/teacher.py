@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 from torch import Tensor, nn
 
 from strop.errors import TeacherError
@@ -141,7 +140,7 @@ class Teacher(nn.Module):
         return (pixels - self.mean) / self.std
 
     def train(self, mode: bool = True) -> Self:
-        """Frozen means frozen: this does nothing."""
+        """The teacher is frozen: this does nothing."""
         return self
 
 
@@ -222,16 +221,25 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
             "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
         )
     import transformers
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    try:
+        stated, _ = transformers.PretrainedConfig.get_config_dict(folder or source)
+        _refuse_code(stated, source)
+    except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise _load_error(name, source, folder, error) from error
     if folder is not None:  # a bar for half a second of reading is noise
         transformers.logging.disable_progress_bar()
     try:
         backbone, report = transformers.AutoModel.from_pretrained(
-            folder or source, dtype=torch.float32, output_loading_info=True
+            folder or source,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
         )
     except (OSError, ValueError, KeyError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise _load_error(name, source, folder, error) from error
-    except Exception as error:  # safetensors and transformers raise types of their own
+    except Exception as error:  # safetensors and transformers raise their own types
         raise TeacherError(
             f"The weights of teacher {name!r} cannot be read ({error}).",
             _REFETCH,
@@ -247,6 +255,16 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
     return backbone, folder
 
 
+def _refuse_code(config: dict[str, Any], source: str) -> None:
+    """Refuse a model that brings its own Python code, before transformers sees it."""
+    if "auto_map" in config:
+        raise TeacherError(
+            f"The teacher {source} brings its own code (auto_map in its config.json), which is "
+            "never run.",
+            f"Use a model of the families {', '.join(FAMILIES)}, or timm:NAME.",
+        )
+
+
 def _bundled() -> list[str]:
     """The teachers that came with this installation."""
     return ["tiny"] if (BUNDLED / "tiny" / "config.json").is_file() else []
@@ -258,6 +276,8 @@ def _load_error(name: str, source: str, folder: Path | None, error: Exception) -
             f"The folder {source} does not hold a model that transformers can load ({error}).",
             "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT.",
         )
+    from huggingface_hub.errors import GatedRepoError
+
     causes = [error, error.__cause__, error.__context__]
     if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(error):
         return TeacherError(
@@ -283,7 +303,7 @@ def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
         )
     mean, std = preprocessing(config, folder, *FAMILIES[config.model_type])
     prefix = 1 + getattr(config, "num_register_tokens", 0)
-    # A plain ViT refuses another size than its own unless told to interpolate its positions.
+    # A plain ViT accepts only its own image size unless positions are interpolated.
     options = {"interpolate_pos_encoding": True} if config.model_type == "vit" else {}
 
     def patch_tokens(model: nn.Module, pixels: Tensor) -> Tensor:

@@ -1,85 +1,35 @@
-"""The whole: images to programs, programs to fields, fields to pixels."""
+"""The tokenizer: images to programs, programs to fields, fields to pixels."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError
+from strop.errors import ConfigError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
-from strop.images import Fit, ImageLike, fit_square, tensor_to_bytes, to_tensor
-from strop.model.decoder import Decoder, DecoderConfig
-from strop.model.generator import Generator, GeneratorConfig
-from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
-from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig, whole_lengths
-from strop.model.quantizer import Quantizer, QuantizerConfig
+from strop.images import ImageLike
+from strop.model.decoder import Decoder
+from strop.model.generator import Generator
+from strop.model.inputs import names_of, square_batches
+from strop.model.interpreter import Interpreter, prefix_mask
+from strop.model.length_head import FixedLength, LengthHead, whole_lengths
+from strop.model.quantizer import Quantizer
 from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
 from strop.model.rate_head import CONFIDENCE, RateHead
-from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, TeacherConfig, load_teacher
+from strop.model.teacher import Teacher, load_teacher
+from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import Program, check_range
 
+__all__ = ["Encoding", "Precision", "Tokenizer", "TokenizerConfig"]
+
 Precision = Literal["fp32", "fp16", "bf16"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
-    """Everything that fixes a model's shape and how it looks at images; `config.json` holds it.
-
-    image_size  H: images become squares of this side, by `fit`
-    max_length  K: how many codes the generator writes
-    """
-
-    teacher: TeacherConfig
-    image_size: int = 256
-    fit: Fit = "squash"
-    max_length: int = 64
-    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
-    quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
-    length_head: LengthHeadConfig = field(default_factory=LengthHeadConfig)
-    interpreter: InterpreterConfig = field(default_factory=InterpreterConfig)
-    decoder: DecoderConfig | None = None
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "")
-        if self.image_size % PIXELS_PER_LOCATION:
-            raise ConfigError(
-                f"image_size is {self.image_size}.",
-                f"Give a multiple of {PIXELS_PER_LOCATION}, such as 128 or 256.",
-            )
-        for name, part in (("generator", self.generator), ("interpreter", self.interpreter)):
-            if part.width % part.heads:
-                raise ConfigError(
-                    f"{name}.width is {part.width} for {part.heads} heads.",
-                    "Give a width that the heads can share evenly.",
-                )
-        if self.quantizer.codes < 2:
-            raise ConfigError(
-                f"quantizer.codes is {self.quantizer.codes}.",
-                "Give at least 2: a program of one code says nothing.",
-            )
-        if self.quantizer.decay >= 1:
-            raise ConfigError(
-                f"quantizer.decay is {self.quantizer.decay}.", "Give a number between 0 and 1."
-            )
-
-    @property
-    def grid(self) -> int:
-        """h = w: locations along one side of the field."""
-        return self.image_size // PIXELS_PER_LOCATION
-
-    @property
-    def bits(self) -> float:
-        """What a program of full length costs at a fixed rate."""
-        return self.max_length * math.log2(self.quantizer.codes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,20 +54,14 @@ class Encoding:
     lengths: Tensor
 
 
-class Tokenizer(
-    nn.Module,
-    ModelHubMixin,
-    library_name="strop",
-    license="apache-2.0",
-    tags=["strop", "image-tokenizer", "vector-quantization"],
-):
+class Tokenizer(nn.Module):
     """A STROP: teacher, generator, quantizer, length head, interpreter and, if any, decoder.
 
     Inside, fields are in the teacher's scale times `config.teacher.scale`; what users give and
     get is in the teacher's own. The teacher is loaded when first needed, so that programs can be
     interpreted without it, and is no part of the parameters or the state dict.
 
-    `about` tells where the model comes from (data, steps, metrics); it travels with the weights.
+    `about` states where the model comes from (data, steps, metrics); it is saved with the weights.
     With a `teacher_digest` only a teacher of this digest is accepted.
     """
 
@@ -146,7 +90,7 @@ class Tokenizer(
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
         )
         self.decoder = Decoder(config.decoder, field_width=width) if config.decoder else None
-        # Behind nn.Module's back: see the docstring.
+        # Not a submodule: see the docstring.
         self.__dict__["_teacher"] = None
         if teacher is not None:
             self._adopt(teacher)
@@ -173,6 +117,11 @@ class Tokenizer(
     def teacher_digest(self) -> str:
         """The digest of the teacher. A model that does not know it loads the teacher."""
         return self._teacher_digest or self.teacher.digest
+
+    @teacher_digest.setter
+    def teacher_digest(self, digest: str) -> None:
+        """For training on cached fields, which never loads the teacher."""
+        self._teacher_digest = digest
 
     @property
     def known_teacher_digest(self) -> str:
@@ -207,14 +156,14 @@ class Tokenizer(
                      above its best; costs K interpretations an image
         batch        how many images are on the device at a time
 
-        On a CPU in fp32 images go through one by one, so that a program never depends on the
-        company its image was in.
+        On a CPU in fp32, images are encoded one by one, so that a program never depends on the
+        other images of its batch.
         """
         if sum(choice is not None for choice in (length, mean_length, tolerance)) > 1:
             raise ProgramError(
                 "length, mean_length and tolerance were given together.", "Give at most one."
             )
-        # Asked for nonsense, say so before the work.
+        # Invalid options are refused before any image is read.
         if isinstance(length, str) and length != "max":
             raise ProgramError(f"length is {length!r}.", 'Give a number, or "max" for all K.')
         if length is not None and not isinstance(length, str):
@@ -229,21 +178,17 @@ class Tokenizer(
             check_mean_length(mean_length, self.config.max_length)
         if tolerance is not None and not tolerance >= 0:
             raise ProgramError(f"A tolerance of {tolerance} is not one.", "Give 0 or more.")
-        names = _names(images)
+        names = names_of(images)
         codes, predicted, searched = [], [], []
-        for chunk in self._chunks(images, batch):
-            chunk_codes, chunk_predicted = self(chunk)
-            codes.append(chunk_codes)
-            predicted.append(chunk_predicted)
+        for part in self._batches(images, batch):
+            encoding = self(part)
+            codes.append(encoding.codes)
+            predicted.append(encoding.predicted)
             if tolerance is not None:
-                errors = self._errors_by_length(chunk_codes, self._scaled_field(chunk), batch)
+                errors = self._errors_by_length(encoding.codes, encoding.field, batch)
                 searched.append(shortest_within(errors, tolerance))
         wanted = torch.cat(predicted)
-        if not torch.isfinite(wanted).all():
-            raise ModelError(
-                "The teacher's field is not finite.",
-                'If its features leave fp16\'s range, set `precision = "bf16"`.',
-            )
+        _check_finite(wanted)
         lengths = self._lengths(wanted, length, mean_length)
         return Program(
             codes=torch.cat(codes),
@@ -256,7 +201,7 @@ class Tokenizer(
 
     @torch.no_grad()
     def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
-        """Programs to the field `(B, S, d_enc)` they stand for, in the teacher's scale."""
+        """Interpret programs as fields `(B, S, d_enc)`, in the teacher's scale."""
         self._check_program(program)
         program = program.as_batch().to(self.device)
         longest = int(program.lengths.max())
@@ -269,7 +214,7 @@ class Tokenizer(
 
     @torch.no_grad()
     def decode(self, field: Tensor, *, batch: int = 64) -> Tensor:
-        """A field `(B, S, d_enc)` to pixels to look at: `(B, 3, H, H)` in [0, 1]."""
+        """Decode fields `(B, S, d_enc)` to pixels for inspection: `(B, 3, H, H)` in [0, 1]."""
         if self.decoder is None:
             raise ModelError(
                 "This model has no pixel decoder.", "Train one with `strop train-decoder MODEL`."
@@ -277,7 +222,7 @@ class Tokenizer(
         expected = (self.config.grid**2, self.config.teacher.width)
         if not isinstance(field, Tensor):
             raise ModelError(
-                f"A {type(field).__name__} is no field.", "Give what `interpret` returns."
+                f"A {type(field).__name__} is not a field.", "Give what `interpret` returns."
             )
         if field.ndim != 3 or field.shape[1:] != expected:
             raise ModelError(
@@ -293,11 +238,18 @@ class Tokenizer(
             self.decoder.train(was_training)
 
     @torch.no_grad()
-    def field(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Tensor:
-        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
+    def field(
+        self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32, resize: bool = True
+    ) -> Tensor:
+        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
+
+        Without `resize`, a uint8 batch `(B, 3, H, W)` of any size keeps it, and S follows.
+        """
         scale = self.config.teacher.scale
-        chunks = self._chunks(images, batch)
-        return torch.cat([self._scaled_field(chunk) / scale for chunk in chunks])
+        if not resize:
+            return self._scaled_field(torch.as_tensor(images).to(self.device)) / scale
+        parts = [self._scaled_field(part) / scale for part in self._batches(images, batch)]
+        return torch.cat(parts)
 
     @torch.no_grad()
     def analyse(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Encoding:
@@ -305,8 +257,7 @@ class Tokenizer(
 
         All parts stay on the model's device: for a large dataset, call it batch by batch.
         """
-        parts = [self._analyse(self._scaled_field(part)) for part in self._chunks(images, batch)]
-        return _joined(parts)
+        return _joined([self(part) for part in self._batches(images, batch)])
 
     @torch.no_grad()
     def analyse_field(self, field: Tensor, *, batch: int = 64) -> Encoding:
@@ -315,37 +266,43 @@ class Tokenizer(
         parts = [self._analyse(part.to(self.device).float() * scale) for part in field.split(batch)]
         return _joined(parts)
 
+    def to_program(self, encoding: Encoding) -> Program:
+        """The program of an encoding at its predicted lengths."""
+        return Program(
+            codes=encoding.codes,
+            lengths=encoding.lengths,
+            codebook_size=self.config.quantizer.codes,
+            model=self.identity.codes,
+        )
+
+    def forward(self, images: Tensor) -> Encoding:
+        """uint8 images `(B, 3, H, H)` to everything the model computes from them.
+
+        The part of `encode` and `analyse` that is pure tensors: `model.compile()` compiles it.
+        Where a field is not finite, `predicted` is NaN: a length head can turn infinity into an
+        ordinary number.
+        """
+        return self._analyse(self._scaled_field(images))
+
     def _analyse(self, scaled: Tensor) -> Encoding:
         with self._autocast():
             raw = self.generator(scaled)
             quantized = self.quantizer(raw)
             predicted = self._predicted(self.length_head(scaled))
+        finite = scaled.isfinite().flatten(1).all(dim=1)
         return Encoding(
             field=scaled / self.config.teacher.scale,
             raw=raw,
             z=quantized.z,
             codes=quantized.codes,
             z_q=quantized.z_q,
-            predicted=predicted,
+            predicted=predicted.masked_fill(~finite, torch.nan),
             lengths=whole_lengths(predicted, self.config.max_length),
         )
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 images `(B, 3, H, H)` to all codes `(B, K)` and predicted lengths `(B,)`.
-
-        The part of `encode` that is pure tensors: `model.compile()` compiles it. Where the field
-        is not finite the length is NaN: a length head may well make a number of infinity.
-        """
-        field = self._scaled_field(images)
-        with self._autocast():
-            codes = self.quantizer(self.generator(field)).codes
-            predicted = self._predicted(self.length_head(field))
-        finite = field.isfinite().flatten(1).all(dim=1)
-        return codes, predicted.masked_fill(~finite, torch.nan)
-
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile `forward`; arguments are `torch.compile`'s."""
-        _ = self.teacher  # loading it is nothing that can be compiled
+        _ = self.teacher  # loading it cannot be compiled
         super().compile(*args, **kwargs)
 
     # Files: see `strop.model.checkpoint`.
@@ -357,34 +314,55 @@ class Tokenizer(
         dtype: torch.dtype = torch.float32,
         push_to_hub: bool = False,
         repo_id: str | None = None,
-        config: object = None,
-        model_card_kwargs: object = None,
         **push: Any,
     ) -> None:
         """Write `config.json`, `model.safetensors` and a model card into a folder.
 
-        With `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name.
-        `config` and `model_card_kwargs` are the hub mixin's; both files come from the model.
+        With `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name;
+        `push` goes to `push_to_hub`.
         """
         from strop.model.checkpoint import save_folder
 
-        save_folder(self, save_directory, dtype)
-        if push_to_hub:
-            self.push_to_hub(repo_id or Path(save_directory).name, **push)
-        elif push:
+        if push and not push_to_hub:
             raise ConfigError(
                 f"save_pretrained does not know {', '.join(push)}.",
                 "Give push_to_hub=True to upload, or leave it out.",
             )
+        save_folder(self, save_directory, dtype)
+        if push_to_hub:
+            self.push_to_hub(repo_id or Path(save_directory).name, **push)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        revision: str | None = None,
+        commit_message: str = "Upload a strop model",
+        create_pr: bool = False,
+    ) -> str:
+        """Upload the model to the hub; returns the address of the commit."""
+        from strop.model.checkpoint import push_folder
+
+        return push_folder(
+            self,
+            repo_id,
+            private=private,
+            token=token,
+            revision=revision,
+            commit_message=commit_message,
+            create_pr=create_pr,
+        )
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: PathLike, **hub: Any) -> Tokenizer:
-        """Read a bundled model, a folder, or a hub id; `hub` goes to the download."""
+    def from_pretrained(cls, pretrained_model_name_or_path: PathLike, **options: Any) -> Tokenizer:
+        """Read a bundled model, a folder, or a hub id; options are those of `strop.load`."""
         from strop.model.checkpoint import load
 
-        return load(pretrained_model_name_or_path, **hub)
+        return load(pretrained_model_name_or_path, **options)
 
-    # Inside.
+    # Internals.
 
     def _adopt(self, teacher: Teacher) -> None:
         if teacher.width != self.config.teacher.width:
@@ -469,27 +447,11 @@ class Tokenizer(
             return lengths_for_mean(predicted, mean_length, capacity)
         return whole_lengths(predicted, capacity)
 
-    def _chunks(self, images: ImageLike | Sequence[ImageLike], batch: int) -> Iterator[Tensor]:
-        """Any images as uint8 batches of the model's size on its device; singly on a CPU."""
-        size, fit = self.config.image_size, self.config.fit
-        batch = 1 if self.device.type == "cpu" else batch
-        if isinstance(images, Tensor) and images.ndim == 4:
-            if images.shape[1] != 3:
-                raise ImageError(
-                    f"A tensor of shape {tuple(images.shape)} is not a batch of RGB images.",
-                    "Give it as (B, 3, H, W).",
-                )
-            for part in tensor_to_bytes(images).split(batch):
-                yield fit_square(part.to(self.device), size, fit)
-            return
-        several = _several(images)
-        if not several:
-            raise ImageError("There are no images to encode.", "Give at least one.")
-        for start in range(0, len(several), batch):
-            squares = [
-                fit_square(to_tensor(image), size, fit) for image in several[start : start + batch]
-            ]
-            yield torch.stack([square.to(self.device) for square in squares])
+    def _batches(self, images: ImageLike | Sequence[ImageLike], batch: int) -> Iterator[Tensor]:
+        config = self.config
+        return square_batches(
+            images, size=config.image_size, fit=config.fit, batch=batch, device=self.device
+        )
 
     def _known_identity(self) -> Identity:
         return of_tokenizer(self.config, self, self.known_teacher_digest, self._digests)
@@ -503,26 +465,15 @@ class Tokenizer(
     def _check_program(self, program: Program) -> None:
         if not isinstance(program, Program):
             raise ProgramError(
-                f"A {type(program).__name__} is no program.",
+                f"A {type(program).__name__} is not a program.",
                 "Give what `encode` returns, or make a `Program` of the codes.",
             )
-        if program.codebook_size != self.config.quantizer.codes:
-            raise ProgramError(
-                f"The program's codebook has {program.codebook_size} codes, "
-                f"this model's {self.config.quantizer.codes}.",
-                "Interpret it with the model that wrote it (--model on the command line).",
-            )
+        program.check_fits(self.config.quantizer.codes, self.config.max_length)
         if program.model and not self._wrote(program.model):
             raise ProgramError(
                 f"The program was written by model {program.model}, this is "
                 f"{self._known_identity().codes}.",
                 "Interpret it with the model that wrote it, or encode the image again.",
-            )
-        if program.capacity > self.config.max_length:
-            raise ProgramError(
-                f"The program has room for {program.capacity} codes, this model reads "
-                f"{self.config.max_length}.",
-                "Interpret it with the model that wrote it.",
             )
 
 
@@ -534,33 +485,20 @@ def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength
     return kind(config.length_head, **shape)
 
 
-def _check_positive(config: Any, where: str) -> None:
-    """Every number in a model's config is above 0 and finite, in its parts too."""
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if is_dataclass(value):
-            _check_positive(value, f"{where}{each.name}.")
-        for number in value if isinstance(value, tuple) else (value,):
-            if type(number) in (int, float) and not 0 < number < math.inf:
-                raise ConfigError(f"{where}{each.name} is {number}.", "Give a number above 0.")
-
-
 def _joined(parts: Sequence[Encoding]) -> Encoding:
     names = [each.name for each in fields(Encoding)]
-    return Encoding(**{n: torch.cat([getattr(part, n) for part in parts]) for n in names})
+    joined = Encoding(**{n: torch.cat([getattr(part, n) for part in parts]) for n in names})
+    _check_finite(joined.predicted)
+    return joined
+
+
+def _check_finite(predicted: Tensor) -> None:
+    if not torch.isfinite(predicted).all():
+        raise ModelError(
+            "The teacher's field is not finite.",
+            'If its features leave fp16\'s range, set `precision = "bf16"`.',
+        )
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
-
-
-def _several(images: Any) -> Sequence[Any]:
-    return images if isinstance(images, list | tuple) else [images]
-
-
-def _names(images: Any) -> tuple[str, ...]:
-    """The names of images given as paths, or none if any is not."""
-    several = _several(images)
-    if all(isinstance(image, str | Path) for image in several):
-        return tuple(str(image) for image in several)
-    return ()

@@ -37,8 +37,7 @@ def attended(config: TokenizerConfig) -> list[int]:
     locations, k = config.grid**2, config.max_length
     generator, interpreter = config.generator, config.interpreter
     masked = [(k, locations + k, generator.width // generator.heads)]
-    read = (locations + k, locations + k) if interpreter.joint else (locations, k)
-    masked.append((*read, interpreter.width // interpreter.heads))
+    masked.append((locations, k, interpreter.width // interpreter.heads))
     return [
         locations,
         *(keys for queries, keys, width in masked if not serves(queries, keys, width)),

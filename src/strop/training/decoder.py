@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.data.loader import Loader
+from strop.data.loader import Loader, checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import checked_images, image_batches
 from strop.data.subset import subset
 from strop.errors import TrainingError
 from strop.model.decoder import Decoder, DecoderConfig

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from strop import identity
+from strop.data.loader import image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset, parse_spec
-from strop.data.stream import image_batches
 from strop.data.subset import subset
 from strop.device import to_device_if_fits
 from strop.errors import TeacherError, TrainingError

@@ -20,9 +20,9 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from strop.data.loader import checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.stream import checked_images, image_batches
 from strop.errors import ConfigError, TrainingError
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.tokenizer import Tokenizer

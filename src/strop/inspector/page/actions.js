@@ -1,38 +1,38 @@
-// What a visitor can do.
+// Actions of the user.
 
 import { keepImage, keptImage, readAddress, writeAddress } from "./address.js";
-import { Refusal, ask } from "./api.js";
+import { RequestError, request } from "./api.js";
 import * as programs from "./program.js";
-import { askClusters, askSynergy, changed } from "./questions.js";
+import { requestClusters, requestSynergy, changed } from "./requests.js";
 import {
   chipAt,
-  hush,
+  hideError,
   show,
   showCodePage,
   showDonor,
   showFields,
   showImage,
   showSliders,
-  tell,
+  announce,
 } from "./show.js";
 import { $, history, state } from "./state.js";
 
-// Images and programs come in.
+// Open images and programs.
 
-async function openImage(image, source, wanted = {}) {
-  const made = await ask("encode", { image });
-  hush();
-  Object.assign(state, { source, image: made.image, predicted: made.program.length });
-  if (source.name) keepImage(source.name, made.image);
-  begin(programs.fromWire(made.program), wanted);
+async function openImage(image, source, restored = {}) {
+  const encoded = await request("encode", { image });
+  hideError();
+  Object.assign(state, { source, image: encoded.image, predicted: encoded.program.length });
+  if (source.name) keepImage(source.name, encoded.image);
+  begin(programs.fromWire(encoded.program), restored);
 }
 
-export async function drawScene(objects, seed, wanted) {
-  const { image, ...scene } = await ask("scene", { objects, seed });
+export async function drawScene(objects, seed, restored) {
+  const { image, ...scene } = await request("scene", { objects, seed });
   $("objects").value = objects;
   $("seed").value = seed;
   showSliders();
-  await openImage(image, { scene: { ...scene, objects } }, wanted);
+  await openImage(image, { scene: { ...scene, objects } }, restored);
 }
 
 export async function openFile(file) {
@@ -40,16 +40,16 @@ export async function openFile(file) {
   else await openImage(await contentOf(file), { name: file.name });
 }
 
-/** A file in base64, if it is not too large to send. */
+/** A file in base64. Throws if it is larger than the server accepts. */
 function contentOf(file) {
   const most = state.model.max_bytes;
   if (file.size > most) {
-    throw new Refusal(`${file.name} is larger than ${most / 2 ** 20} MiB. Choose a smaller one.`);
+    throw new RequestError(`${file.name} is larger than ${most / 2 ** 20} MiB. Choose a smaller file.`);
   }
   return new Promise((done, failed) => {
     const reader = new FileReader();
     reader.onload = () => done(reader.result.split(",")[1] ?? "");
-    reader.onerror = () => failed(new Refusal("The file cannot be read. Choose another."));
+    reader.onerror = () => failed(new RequestError("The file cannot be read. Choose another file."));
     reader.readAsDataURL(file);
   });
 }
@@ -59,22 +59,22 @@ async function openProgram(text) {
   try {
     wire = JSON.parse(text.trim().split("\n")[0]);
   } catch {
-    throw new Refusal("This file holds no program. Open one that was exported here.");
+    throw new RequestError("The file does not hold a program. Open a program that was exported here.");
   }
-  await ask("interpret", { program: wire }); // throws if it makes no sense
-  hush();
+  await request("interpret", { program: wire }); // throws for an invalid program
+  hideError();
   const program = programs.fromWire(wire);
   if (state.image && `${state.encoded.codes}` === `${program.codes}`) {
-    edit(program); // it was written for the image on the screen, which stays to compare with
+    edit(program); // it belongs to the image that is shown: keep the image
   } else {
     beginWithoutImage(program);
   }
 }
 
-/** Start over with a program as it came; `wanted` are edits and choices from the address. */
-function begin(encoded, wanted = {}) {
+/** Start with a new program. `restored` holds edits and selections from the address. */
+function begin(encoded, restored = {}) {
   history.clear();
-  const { codes, length, erased, token = null, pair = [], patch = null, clusters } = wanted;
+  const { codes, length, erased, token = null, pair = [], patch = null, clusters } = restored;
   const program = codes ? { ...encoded, codes, length, erased } : encoded;
   Object.assign(state, { encoded, program, accepted: encoded, token, pair, patch, hover: null });
   Object.assign(state, { result: null, curve: null, clusters: null });
@@ -83,28 +83,28 @@ function begin(encoded, wanted = {}) {
   changed();
 }
 
-function beginWithoutImage(program, wanted) {
+function beginWithoutImage(program, restored) {
   Object.assign(state, { source: null, image: null, predicted: null });
-  begin(program, wanted);
+  begin(program, restored);
 }
 
-/** Show what the address asks for, or a first scene. */
+/** Restore the state in the address, or render a scene. */
 export async function start() {
-  const wanted = readAddress();
-  const kept = wanted.name === undefined ? null : keptImage(wanted.name);
-  if (wanted.scene) await drawScene(wanted.scene.objects, wanted.scene.seed, wanted);
-  else if (kept) await openImage(kept, { name: wanted.name }, wanted);
-  else if (wanted.codes) {
+  const restored = readAddress();
+  const kept = restored.name === undefined ? null : keptImage(restored.name);
+  if (restored.scene) await drawScene(restored.scene.objects, restored.scene.seed, restored);
+  else if (kept) await openImage(kept, { name: restored.name }, restored);
+  else if (restored.codes) {
     const { fingerprint: model, codebook_size } = state.model;
-    const { codes, length, erased } = wanted;
-    beginWithoutImage({ codes, length, erased, codebook_size, model }, wanted);
+    const { codes, length, erased } = restored;
+    beginWithoutImage({ codes, length, erased, codebook_size, model }, restored);
   } else await drawScene(Number($("objects").value), Number($("seed").value));
-  if (wanted.code !== undefined) await openCode(wanted.code);
+  if (restored.code !== undefined) await openCode(restored.code);
 }
 
 // Edits.
 
-/** Go on with another program. The steps of a drag `merge` into one that can be undone. */
+/** Replace the program. With `merge`, the steps of a drag become one undo step. */
 export function edit(next, merge = false) {
   if (programs.same(next, state.program)) return;
   history.push(state.program, merge);
@@ -125,16 +125,16 @@ export function setLength(length, merge) {
   edit(programs.withLength(state.program, bounded), merge);
 }
 
-/** Erase or restore a token; reach for one that is past the length. */
+/** Erase or restore a token. Past the length, extend the program to it. */
 export function toggle(k) {
   if (k >= state.program.length) setLength(k + 1);
   else edit(programs.toggleErased(state.program, k));
 }
 
 export function setCode(code) {
-  if (!Number.isInteger(code)) throw new Refusal("This is no code. Type a whole number.");
+  if (!Number.isInteger(code)) throw new RequestError("This is not a code. Type a whole number.");
   if (state.token === null) {
-    throw new Refusal("No token is chosen. Choose one of the program first.");
+    throw new RequestError("No token is selected. Select a token of the program first.");
   }
   edit(programs.replaceCode(state.program, state.token, code));
 }
@@ -151,18 +151,18 @@ export function swapPair() {
   if (state.pair.length === 2) edit(programs.swap(state.program, ...state.pair));
 }
 
-// Choices.
+// Selections.
 
-/** Take a token into the pair, or out of it. */
+/** Add a token to the pair, or remove it. */
 export function select(k) {
   const others = state.pair.filter((each) => each !== k);
   state.pair = others.length < state.pair.length ? others : [...others, k].slice(-2);
   state.synergy = null;
-  askSynergy();
+  requestSynergy();
   show();
 }
 
-export function letGo() {
+export function clearSelection() {
   Object.assign(state, { pair: [], patch: null, synergy: null });
   show();
 }
@@ -170,13 +170,13 @@ export function letGo() {
 export function choosePatch(patch) {
   state.patch = state.cursor = patch;
   show();
-  tell($("patch-told").textContent);
+  announce($("patch-text").textContent);
 }
 
 export function chooseView(view) {
   state.view = view;
   show();
-  if (view === "clusters") askClusters();
+  if (view === "clusters") requestClusters();
   else showFields();
 }
 
@@ -186,7 +186,7 @@ export function chooseK(k) {
 }
 
 export async function openCode(code) {
-  const page = await ask(`codes/${code}`);
+  const page = await request(`codes/${code}`);
   state.codePage = code;
   showCodePage(page);
   writeAddress(state);
@@ -200,8 +200,8 @@ export function closeCode() {
 // The second image.
 
 export async function openSecond(image) {
-  const made = await ask("encode", { image });
-  state.second = { image: made.image, program: programs.fromWire(made.program) };
+  const { image: square, program } = await request("encode", { image });
+  state.second = { image: square, program: programs.fromWire(program) };
   showDonor();
   show();
 }
@@ -209,6 +209,6 @@ export async function openSecond(image) {
 export const openSecondFile = async (file) => openSecond(await contentOf(file));
 
 export async function drawSecond(objects, seed) {
-  const { image } = await ask("scene", { objects, seed });
+  const { image } = await request("scene", { objects, seed });
   await openSecond(image);
 }

@@ -1,8 +1,8 @@
-// The state lives in the part of the address that no server sees.
+// The state of the page is kept in the fragment of the address, which browsers do not send.
 
 const list = (text) => (text ? text.split(".").map(Number) : []);
 
-/** The address' state, with only the parts that are there. */
+/** The state in the address; parts that are absent are undefined. */
 export function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   const found = {};
@@ -42,13 +42,13 @@ export function writeAddress(state) {
   history.replaceState(null, "", `#${parts}`);
 }
 
-// A dropped image is too large for the address; the tab keeps it over a reload.
+// A dropped image is too large for the address. The session storage keeps it over a reload.
 
 export function keepImage(name, image) {
   try {
     sessionStorage.setItem("image", JSON.stringify({ name, image }));
   } catch {
-    sessionStorage.removeItem("image"); // full: a reload will show the program alone
+    sessionStorage.removeItem("image"); // storage is full: a reload shows the program without the image
   }
 }
 

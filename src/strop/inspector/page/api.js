@@ -1,38 +1,38 @@
-// The JSON API, and nothing else, is what the page talks to.
+// Requests to the JSON API.
 
-/** What the server refused, in its own sentence. */
-export class Refusal extends Error {}
+/** An error with a message for the user. */
+export class RequestError extends Error {}
 
-/** GET `path`, or POST `body` to it; the answer, or a Refusal. */
-export async function ask(path, body) {
+/** GET `path`, or POST `body` to it. Returns the response or throws a RequestError. */
+export async function request(path, body) {
   const options = body && {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body),
   };
-  let answer, content;
+  let response, content;
   try {
-    answer = await fetch(`/api/${path}`, options);
-    content = await answer.json();
+    response = await fetch(`/api/${path}`, options);
+    content = await response.json();
   } catch {
-    throw new Refusal("The server does not answer. Look whether `strop inspect` still runs.");
+    throw new RequestError("The server does not respond. Check that `strop inspect` is running.");
   }
-  if (!answer.ok) throw new Refusal(`${content.problem} ${content.remedy}`);
+  if (!response.ok) throw new RequestError(`${content.problem} ${content.remedy}`);
   return content;
 }
 
-/** `work`, one call at a time: calls made meanwhile replace each other, and the last one is made. */
+/** `work`, one call at a time. Of the calls made during a call only the last is executed. */
 export function latest(work) {
   let busy = false;
   let waiting = null;
-  return async function call(...given) {
+  return async function call(...args) {
     if (busy) {
-      waiting = given;
+      waiting = args;
       return;
     }
     busy = true;
     try {
-      await work(...given);
+      await work(...args);
     } finally {
       busy = false;
     }
@@ -44,11 +44,11 @@ export function latest(work) {
   };
 }
 
-/** `work`, once nothing has been asked for `pause` milliseconds. */
-export function settled(work, pause) {
+/** `work`, called after `pause` milliseconds without another call. */
+export function debounced(work, pause) {
   let timer;
-  return (...given) => {
+  return (...args) => {
     clearTimeout(timer);
-    timer = setTimeout(() => work(...given), pause);
+    timer = setTimeout(() => work(...args), pause);
   };
 }

@@ -1,12 +1,12 @@
-// The page: which control does what.
+// Connects the controls of the page to actions.
 
 import * as actions from "./actions.js";
-import { ask } from "./api.js";
+import { request } from "./api.js";
 import { download, programFile, pythonLines, viewPicture } from "./exports.js";
-import { guarded } from "./questions.js";
+import { guarded } from "./requests.js";
 import {
   chipAt,
-  hush,
+  hideError,
   show,
   showCursor,
   showFacts,
@@ -14,7 +14,7 @@ import {
   showOverlay,
   showSliders,
   showToken,
-  tell,
+  announce,
 } from "./show.js";
 import { $, history, state } from "./state.js";
 
@@ -131,7 +131,7 @@ function wirePanels() {
   on("later", "click", () => actions.move(state.token, 1));
   on("elsewhere", "click", () => actions.openCode(state.program.codes[state.token]));
   on("swap", "click", actions.swapPair);
-  on("unpair", "click", actions.letGo);
+  on("unpair", "click", actions.clearSelection);
   on("ranking", "click", (event) => chipAt(position(event))?.focus());
   on("donor-chips", "click", (event) => {
     const k = position(event);
@@ -160,7 +160,7 @@ function wirePictures() {
       const column = within((state.cursor % grid) + right);
       Object.assign(state, { cursor: row * grid + column, patch: null });
       show();
-      tell(`Row ${row}, column ${column}`);
+      announce(`Row ${row}, column ${column}`);
     } else return;
     event.preventDefault();
   });
@@ -183,8 +183,8 @@ function wireExports() {
       panel("Error", "error"),
     ];
     const [r2, centred, length] = ["r2", "r2-centred", "length-shown"].map((id) => $(id).textContent);
-    const told = `R² ${r2}, centred ${centred}, length ${length}`;
-    download(`${stem()}.png`, await viewPicture({ panels, program: state.program, told }));
+    const caption = `R² ${r2}, centred ${centred}, length ${length}`;
+    download(`${stem()}.png`, await viewPicture({ panels, program: state.program, caption }));
   });
   on("show-python", "click", () => {
     $("lines").textContent = pythonLines(state);
@@ -192,12 +192,12 @@ function wireExports() {
   });
   on("copy", "click", async () => {
     await navigator.clipboard.writeText($("lines").textContent);
-    tell("Copied.");
+    announce("Copied.");
   });
 }
 
 function wireRest() {
-  on("dismiss", "click", hush);
+  on("dismiss", "click", hideError);
   on("keys", "click", () => $("help").showModal());
   onPage("resize", () => state.program && showLength());
   onPage("hashchange", actions.start);
@@ -207,14 +207,14 @@ function wireRest() {
     const control = event.ctrlKey || event.metaKey;
     if (control && key === "z") actions.travel(event.shiftKey ? "redo" : "undo");
     else if (control && key === "y") actions.travel("redo");
-    else if (key === "escape") actions.letGo();
+    else if (key === "escape") actions.clearSelection();
     else return;
     event.preventDefault();
   });
 }
 
 guarded(async () => {
-  state.model = await ask("model");
+  state.model = await request("model");
   showFacts();
   showSliders();
   wireSource();

@@ -2,7 +2,7 @@
 
 import { isErased } from "./program.js";
 
-/** Steps of the golden angle give neighbouring codes hues far apart; notebooks use the same. */
+/** Hues of a code, in steps of the golden angle: neighbouring codes differ. Notebooks use the same. */
 export const hue = (code) => Math.round((code * 137.508) % 360);
 
 export function makeChip(code, k) {
@@ -15,7 +15,7 @@ export function makeChip(code, k) {
   return chip;
 }
 
-/** Show `program` in `row`, reusing the chips that are there, so that focus stays where it is. */
+/** Show `program` in `row`. Existing chips are reused, so that the focus is kept. */
 export function drawChips(row, program, { scores, token, pair }) {
   while (row.children.length > program.codes.length) row.lastChild.remove();
   const top = Math.max(...(scores ?? []).map((score) => score ?? 0), 1e-9);
@@ -32,9 +32,9 @@ export function drawChips(row, program, { scores, token, pair }) {
     chip.classList.toggle("first-cut", k === program.length);
     chip.classList.toggle("current", k === token);
     chip.setAttribute("aria-pressed", pair.includes(k));
-    chip.tabIndex = k === (token ?? 0) ? 0 : -1; // one stop for Tab, arrow keys from there
-    const told = cut ? "cut off" : hole ? "erased" : "active";
-    const held = score || score === 0 ? `, holds up ${score.toFixed(3)}` : "";
-    chip.setAttribute("aria-label", `Token ${k}, code ${code}, ${told}${held}`);
+    chip.tabIndex = k === (token ?? 0) ? 0 : -1; // Tab stops once, arrow keys move within
+    const status = cut ? "cut off" : hole ? "erased" : "active";
+    const effect = score || score === 0 ? `, effect ${score.toFixed(3)}` : "";
+    chip.setAttribute("aria-label", `Token ${k}, code ${code}, ${status}${effect}`);
   });
 }

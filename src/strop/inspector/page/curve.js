@@ -1,7 +1,7 @@
-// R² by length, drawn so that the slider below it is its x axis.
+// R² by length. The slider below the plot is its x axis.
 
-const THUMB = 22; // the slider's handle, whose centre never reaches the very ends
-const LEFT = 34; // room for the ticks; the slider starts there too
+const THUMB = 22; // width of the slider's handle, whose centre does not reach the ends
+const LEFT = 34; // width of the tick labels; the slider starts here too
 const HEIGHT = 150;
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,7 +22,7 @@ export function drawCurve(svg, { curve, length, predicted, capacity, scores }) {
   const x = (at) => LEFT + THUMB / 2 + share(at) * (width - LEFT - THUMB);
   const known = curve ? [...curve.r2, ...curve.r2_centred].filter((v) => v !== null) : [];
   const top = Math.min(1, Math.max(...known, 0.1) + 0.08);
-  // What is worse than nothing is not worth the room.
+  // Very negative values are clipped to keep the plot readable.
   const bottom = Math.max(-0.5, Math.min(0, ...known));
   const high = (value) => (Math.max(value, bottom) - bottom) / (top - bottom);
   const y = (value) => 22 + (1 - high(value)) * (HEIGHT - 32);
@@ -46,7 +46,7 @@ export function drawCurve(svg, { curve, length, predicted, capacity, scores }) {
     add(svg, "polyline", { points: points.join(" "), class: name });
     const last = curve[name].findLast((value) => value !== null);
     if (last !== undefined) {
-      const below = name === "r2_centred" ? 15 : -7; // the centred one is never the higher
+      const below = name === "r2_centred" ? 15 : -7; // the centred R² is never higher
       add(svg, "text", { x: width, y: y(last) + below, class: `tick ${name}`, "text-anchor": "end" }, label);
     }
     const here = scores?.[name];

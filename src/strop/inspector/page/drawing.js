@@ -35,11 +35,11 @@ function paint(canvas, rows, colour) {
 
 export const largest = (rows) => Math.max(...rows.flat().map((value) => Math.abs(value ?? 0)));
 
-/** A map from 0 to `top`; with `seeThrough`, low values let the image shine through. */
-export function paintHeat(canvas, rows, top, seeThrough = false) {
+/** A map from 0 to `top`. With `translucent`, low values show the image below. */
+export function paintHeat(canvas, rows, top, translucent = false) {
   paint(canvas, rows, (value) => {
     const share = top > 0 ? (value ?? 0) / top : 0;
-    return [...between(HEAT, share), seeThrough ? 110 + 120 * share : 255];
+    return [...between(HEAT, share), translucent ? 110 + 120 * share : 255];
   });
 }
 

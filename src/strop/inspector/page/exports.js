@@ -1,4 +1,4 @@
-// What can be taken along: the program, the picture, the Python lines.
+// Exports: the program, the picture, the Python code.
 
 import { hue } from "./chips.js";
 import { isErased, toWire } from "./program.js";
@@ -16,16 +16,16 @@ export function programFile(program) {
   return new Blob([JSON.stringify(toWire(program)), "\n"], { type: "application/json" });
 }
 
-/** The Python that gives what is on the screen. */
+/** Python code that reproduces the view. */
 export function pythonLines({ model, source, encoded, program, token, pair }) {
   const shown = token !== null && token < program.length;
   const paired = pair.length === 2;
   const lines = [];
   if (!source || paired) lines.push("import torch", "");
   lines.push("import strop");
-  if (source?.scene) lines.push("from strop.data.scenes import ScenesDataset");
+  if (source?.scene) lines.push("from strop.data import ScenesDataset");
   if (source) lines.push("from strop.metrics import r2, r2_centred");
-  if (paired) lines.push("from strop.structure.counterfactual import pair_erasure");
+  if (paired) lines.push("from strop.analysis.counterfactual import pair_erasure");
   lines.push("", `tok = strop.load(${JSON.stringify(model.name)})`);
   if (source) {
     lines.push(`image = ${imageLine(source)}`, "program = tok.encode(image)");
@@ -47,7 +47,7 @@ export function pythonLines({ model, source, encoded, program, token, pair }) {
     lines.push("teacher = tok.field(image)");
     lines.push("print(r2(field, teacher), r2_centred(field, teacher))");
   }
-  if (shown) lines.push(`held_up = strop.erasure(tok, program)[0, ${token}]`);
+  if (shown) lines.push(`erasure_map = strop.erasure(tok, program)[0, ${token}]`);
   if (paired) {
     const [i, j] = pair;
     lines.push(
@@ -64,7 +64,7 @@ function imageLine({ scene, name }) {
   return `ScenesDataset(1, seed=${scene.seed}, start=${scene.index}, size=${scene.size})[0].image`;
 }
 
-/** From the encoded program to the edited one. Codes are put at full length, where all are. */
+/** Edits that turn the encoded program into the shown one. Codes are replaced at full length. */
 function editLines(encoded, program) {
   const changed = program.codes.flatMap((code, k) => {
     const filled = isErased(encoded, k) && !isErased(program, k);
@@ -82,7 +82,7 @@ function editLines(encoded, program) {
 }
 
 /** The pictures and the program as one PNG. */
-export function viewPicture({ panels, program, told }) {
+export function viewPicture({ panels, program, caption }) {
   const side = 256;
   const gap = 24;
   const columns = Math.floor((panels.length * (side + gap) - gap) / 52);
@@ -105,7 +105,7 @@ export function viewPicture({ panels, program, told }) {
     context.fillStyle = ink;
     context.fillText(name, left, side + gap + 22);
   });
-  context.fillText(told, gap, side + gap + 54);
+  context.fillText(caption, gap, side + gap + 54);
   context.textAlign = "center";
   program.codes.forEach((code, k) => {
     const left = gap + (k % columns) * 52;

@@ -1,6 +1,6 @@
-// Programs are values: every edit gives a new one. The server decides whether it makes sense.
+// Programs are values: every edit returns a new program. The server validates it.
 
-/** The API's shape, with active codes and rest joined to `codes`. */
+/** From the JSON of the API: `codes` and `rest` become one list. */
 export function fromWire({ codes, rest, ...others }) {
   return { ...others, codes: [...codes, ...(rest ?? [])], erased: others.erased ?? [] };
 }
@@ -22,13 +22,13 @@ export function toggleErased(program, k) {
   return { ...program, erased };
 }
 
-/** Another code at position k; a hole there is filled. */
+/** Another code at position k. An erased position is restored. */
 export function replaceCode(program, k, code) {
   const codes = program.codes.with(k, code);
   return { ...program, codes, erased: program.erased.filter((each) => each !== k) };
 }
 
-/** The tokens at i and j trade places, holes included. */
+/** Swap the tokens at i and j. Erased tokens stay erased. */
 export function swap(program, i, j) {
   const codes = program.codes.with(i, program.codes[j]).with(j, program.codes[i]);
   const place = (k) => (k === i ? j : k === j ? i : k);
@@ -40,16 +40,16 @@ export const same = (a, b) =>
 
 const sameCodes = (a, b) => `${a.codes}` === `${b.codes}`;
 
-/** What the rate-quality curve depends on: not on the length. */
+/** A key for the curve by length, which does not depend on the length. */
 export const withoutLength = (program) => `${program.codes}/${program.erased}`;
 
-/** Undo and redo over values. */
+/** Undo and redo of values. */
 export class History {
   past = [];
   future = [];
   #merging = false;
 
-  /** Remember `before`. Steps of one drag `merge` into a single one. */
+  /** Add `before` to the undo steps. With `merge`, the steps of one drag become one. */
   push(before, merge = false) {
     if (!(merge && this.#merging)) this.past.push(before);
     this.#merging = merge;

@@ -1,4 +1,4 @@
-// A page for the API, written from its OpenAPI description.
+// The API reference, generated from the OpenAPI description.
 
 const spec = await (await fetch("/api/openapi.json")).json();
 
@@ -38,14 +38,14 @@ function part(title, schema) {
 
 const content = (holder) => holder?.content?.["application/json"]?.schema;
 
-document.getElementById("told").textContent =
-  `${spec.info.description} Every answer that is no success holds a problem and a remedy. ` +
+document.getElementById("description").textContent =
+  `${spec.info.description} Every error holds a problem and a remedy. ` +
   "A program is one line of the file that Program.save writes.";
 for (const [path, methods] of Object.entries(spec.paths)) {
   for (const [method, { description, requestBody, responses }] of Object.entries(methods)) {
     const article = element("article", "", element("h2", `${method.toUpperCase()} ${path}`), element("p", description));
-    if (content(requestBody)) article.append(...part("Takes", content(requestBody)));
-    article.append(...part("Gives", content(responses[200])));
+    if (content(requestBody)) article.append(...part("Request", content(requestBody)));
+    article.append(...part("Response", content(responses[200])));
     document.getElementById("endpoints").append(article);
   }
 }

@@ -1,4 +1,4 @@
-// From the state to the screen. Nothing here changes the state or asks the server.
+// Shows the state. Nothing here changes the state or sends requests.
 
 import { writeAddress } from "./address.js";
 import { drawChips, makeChip } from "./chips.js";
@@ -12,20 +12,20 @@ export const chipAt = (k) => $("chips").children[k];
 const number = (value, digits = 3) =>
   value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−");
 
-/** How often something went wrong so far. */
-export let complaints = 0;
+/** Number of errors shown so far. */
+export let errorCount = 0;
 
-/** A sentence that says what went wrong; everything else stays as it is. */
-export function complain(error) {
-  complaints += 1;
+/** Show the message of an error. */
+export function showError(error) {
+  errorCount += 1;
   $("sentence").textContent = error.message;
   $("message").hidden = false;
 }
 
-export const hush = () => ($("message").hidden = true);
+export const hideError = () => ($("message").hidden = true);
 
-/** For those who cannot see it change. */
-export const tell = (text) => ($("status").textContent = text);
+/** Announce a change to screen readers. */
+export const announce = (text) => ($("status").textContent = text);
 
 export function show() {
   const { program } = state;
@@ -65,10 +65,10 @@ function showScores() {
 export function showLength() {
   const { program, predicted, curve, accepted, result } = state;
   const capacity = program.codes.length;
-  const told = predicted ? `, predicted ${predicted}` : "";
+  const suffix = predicted ? `, predicted ${predicted}` : "";
   $("length").max = capacity;
   $("length").value = program.length;
-  $("length").setAttribute("aria-valuetext", `${program.length} of ${capacity} codes${told}`);
+  $("length").setAttribute("aria-valuetext", `${program.length} of ${capacity} codes${suffix}`);
   const scores = accepted === program ? result?.scores : null;
   drawCurve($("curve"), { curve, length: program.length, predicted, capacity, scores });
 }
@@ -112,7 +112,7 @@ export async function showFields() {
   else drawing.clear($("teacher"));
 }
 
-/** Which map lies over the image: the synergy of a pair, or what one token holds up. */
+/** The map over the image: the synergy of a pair, or the erasure map of a token. */
 function shownMap() {
   const { pair, synergy, hover, erasure, program } = state;
   const token = hover ?? state.token;
@@ -122,7 +122,7 @@ function shownMap() {
   if (token === null || !programs.isActive(program, token)) return null;
   const rows = erasure?.maps[token];
   if (!rows || rows[0][0] === null) return null;
-  return { rows, name: `Held up by token ${token}`, diverging: false };
+  return { rows, name: `Erasure map of token ${token}`, diverging: false };
 }
 
 export function showOverlay() {
@@ -143,7 +143,7 @@ export function showOverlay() {
   showCursor();
 }
 
-/** The frame around the chosen patch, or the one the arrow keys are at. */
+/** The frame around the selected patch, or around the cursor of the arrow keys. */
 export function showCursor() {
   const { grid } = state.model;
   const chosen = state.patch ?? (document.activeElement === $("patches") ? state.cursor : null);
@@ -159,7 +159,7 @@ export function showToken() {
   const shown = state.hover ?? token;
   $("edit").hidden = token === null;
   $("token-title").textContent = shown === null ? "Token" : `Token ${shown}`;
-  if (shown !== null) $("token-told").textContent = describe(shown);
+  if (shown !== null) $("token-text").textContent = describe(shown);
   if (token === null) return;
   if (document.activeElement !== $("code")) $("code").value = program.codes[token];
   $("erase").textContent = programs.isErased(program, token) ? "Restore" : "Erase";
@@ -171,14 +171,13 @@ export function showToken() {
 function describe(k) {
   const { program, erasure } = state;
   const code = `Code ${program.codes[k]}`;
-  if (k >= program.length) return `${code}, past the length. A click reaches for it.`;
-  if (programs.isErased(program, k)) return `${code}, erased. A click restores it.`;
+  if (k >= program.length) return `${code}, past the length. Click it to extend the program.`;
+  if (programs.isErased(program, k)) return `${code}, erased. Click it to restore it.`;
   const score = erasure?.scores[k];
   if (score === undefined) return code;
-  if (score === null) return `${code}, the only one left.`;
+  if (score === null) return `${code}, the only active token.`;
   const better = erasure.scores.filter((other) => other > score).length;
-  const rank = better ? `rank ${better + 1}` : "the most";
-  return `${code}, holds up ${number(score)} of the field, ${rank} of ${program.length}.`;
+  return `${code}, erasure changes the field by ${number(score)}, rank ${better + 1} of ${program.length}.`;
 }
 
 function showPair() {
@@ -186,61 +185,61 @@ function showPair() {
   const [first, second] = pair;
   $("pair-tools").hidden = second === undefined;
   if (first === undefined) {
-    $("pair-told").textContent = "Shift-click two codes, or press Space on them, for their synergy.";
+    $("pair-text").textContent = "Shift-click two codes, or press Space on them, to see their synergy.";
   } else if (second === undefined) {
-    $("pair-told").textContent = `Token ${first} and … select another.`;
+    $("pair-text").textContent = `Token ${first} is selected. Select another.`;
   } else {
     const active = pair.every((k) => programs.isActive(program, k));
-    const told = synergy ? `synergy ${number(synergy.score, 4)}.` : active ? "…" : "not both active.";
-    $("pair-told").textContent = `Tokens ${first} and ${second}: ${told}`;
+    const result = synergy ? `synergy ${number(synergy.score, 4)}.` : active ? "…" : "both must be active.";
+    $("pair-text").textContent = `Tokens ${first} and ${second}: ${result}`;
   }
 }
 
 function showPatch() {
   const { patch, erasure, program, model } = state;
   if (patch === null) {
-    $("patch-told").textContent = "Click the image to ask which tokens hold a patch up.";
+    $("patch-text").textContent = "Click the image to rank tokens by their effect on a patch.";
     $("ranking").replaceChildren();
     return;
   }
   const [row, column] = [Math.floor(patch / model.grid), patch % model.grid];
-  $("patch-told").textContent = `Row ${row}, column ${column} is held up by`;
+  $("patch-text").textContent = `Row ${row}, column ${column}: tokens with the largest effect`;
   const ranked = (erasure?.maps ?? [])
-    .map((map, k) => ({ k, share: map[row][column] }))
-    .filter(({ k, share }) => share !== null && programs.isActive(program, k))
-    .sort((a, b) => b.share - a.share)
+    .map((map, k) => ({ k, effect: map[row][column] }))
+    .filter(({ k, effect }) => effect !== null && programs.isActive(program, k))
+    .sort((a, b) => b.effect - a.effect)
     .slice(0, 6);
-  $("ranking").replaceChildren(...ranked.map((entry) => rankedToken(entry, ranked[0].share)));
+  $("ranking").replaceChildren(...ranked.map((entry) => rankedToken(entry, ranked[0].effect)));
 }
 
-function rankedToken({ k, share }, top) {
+function rankedToken({ k, effect }, top) {
   const code = state.program.codes[k];
   const chip = makeChip(code, k);
   chip.setAttribute("aria-label", `Token ${k}, code ${code}`);
   const bar = labelled("bar", "");
-  bar.style.setProperty("--share", top > 0 ? share / top : 0);
+  bar.style.setProperty("--share", top > 0 ? effect / top : 0);
   const item = document.createElement("li");
-  item.append(chip, labelled("quiet", `token ${k}`), bar, labelled("number", number(share)));
+  item.append(chip, labelled("quiet", `token ${k}`), bar, labelled("number", number(effect)));
   return item;
 }
 
 function labelled(kind, text) {
-  const made = document.createElement("span");
-  made.className = kind;
-  made.textContent = text;
-  return made;
+  const span = document.createElement("span");
+  span.className = kind;
+  span.textContent = text;
+  return span;
 }
 
 function showSecond() {
   const { second, token } = state;
   if (!second) return;
-  $("second-told").textContent =
+  $("second-text").textContent =
     token === null
-      ? "Choose a token above, then a code here."
-      : `Click a code to put it at token ${token}.`;
+      ? "Select a token above, then a code here."
+      : `Click a code to copy it to token ${token}.`;
 }
 
-/** The second image and its codes, which do not change until another one comes. */
+/** Show the second image and its codes. */
 export function showDonor() {
   const { image, program } = state.second;
   $("second-image").hidden = false;
@@ -256,7 +255,7 @@ export function showCodePage(page) {
   const still = encoded < total ? ` (${total - encoded} more are being encoded)` : "";
   const some = count > appearances.length ? ` The first ${appearances.length}:` : "";
   $("code-title").textContent = `Code ${code}`;
-  $("code-told").textContent = `Active ${times} in ${encoded} images${still}.${some}`;
+  $("code-text").textContent = `Active ${times} in ${encoded} images${still}.${some}`;
   $("appearances").replaceChildren(...appearances.map(appearance));
   $("code-page").showModal();
 }

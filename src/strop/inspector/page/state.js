@@ -1,4 +1,4 @@
-// Everything the page knows, in one place.
+// The state of the page.
 
 import { History } from "./program.js";
 
@@ -10,10 +10,10 @@ export const state = {
   model: null,
   source: null, //    { scene } or { name }; null for a program without its image
   image: null, //     the model's square, a PNG in base64
-  encoded: null, //   the program as it came
-  predicted: null, // its length, if the model chose it
+  encoded: null, //   the program before edits
+  predicted: null, // its length, if the model predicted it
   program: null, //   the program as it is shown
-  accepted: null, //  the last one the server understood
+  accepted: null, //  the last one that the server accepted
   result: null, //    its field, preview and scores
   curve: null,
   erasure: null,
@@ -25,8 +25,8 @@ export const state = {
   hover: null, //     the position under the pointer
   pair: [],
   patch: null, //     row * grid + column
-  cursor: 0, //       the patch the arrow keys are at
+  cursor: 0, //       the patch that the arrow keys move
   codePage: null,
   second: null, //    { image, program }
-  clickSelects: matchMedia("(pointer: coarse)").matches, // a finger cannot hover
+  clickSelects: matchMedia("(pointer: coarse)").matches, // touch screens cannot hover
 };

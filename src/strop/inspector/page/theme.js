@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, until the visitor chooses.
+// Light or dark: as the system, until the user chooses.
 
 const root = document.documentElement;
 const button = document.getElementById("theme");

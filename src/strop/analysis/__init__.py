@@ -1,0 +1,1 @@
+"""Analyses: everything that is measured about a model. See `strop.analysis.frame`."""

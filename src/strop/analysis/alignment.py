@@ -1,0 +1,238 @@
+"""Alignment: interpreted fields against the teacher's, codebook, lengths, bits, baselines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from strop.analysis import usage
+from strop.analysis.agreement import Agreement, agree
+from strop.analysis.baselines import fit_baselines
+from strop.analysis.baselines.fit import check_enough
+from strop.analysis.findings import Findings
+from strop.analysis.frame import Analysis
+from strop.analysis.subject import Subject, encode_fields
+from strop.data.record import Dataset
+from strop.data.spec import open_dataset
+from strop.errors import ModelError
+from strop.figures import MUTED, PALETTE, new_figure, plain_axes
+from strop.metrics import effective_rank
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Pairs = Iterator[tuple[Tensor, Tensor]]
+HEADLINE = ("cosine", "r2", "r2_centred")
+_CHUNK = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of alignment.
+
+    seed  of intervals and baselines
+    """
+
+    seed: int = 0
+
+
+def check(subject: Subject, options: Options) -> None:
+    """Refuse data that is too small to fit baselines on."""
+    if subject.train is not None:
+        check_enough(len(subject.train.dataset))
+
+
+def run(subject: Subject, options: Options) -> Findings:
+    """Compare fields; with data to fit on, also with the baselines."""
+    fit = None if subject.train is None else subject.fitted_on().fields
+    result = align(subject.tokenizer, subject.fields, subject.program, fit=fit, seed=options.seed)
+    figure = draw(result)
+    return Findings(
+        values=result.pop("values"),
+        intervals=result.pop("intervals"),
+        numbers=result,
+        figures={"budgets": figure},
+    )
+
+
+ANALYSIS = Analysis(run=run, options=Options, check=check)
+
+
+def evaluate_model(
+    tokenizer: Tokenizer,
+    data: str | Dataset | Tensor,
+    *,
+    fit: str | Dataset | Tensor | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The figures of a model card: alignment, codebook, lengths, bits, baselines of equal bits.
+
+    data  what to measure: a spec, a dataset, or fields (n, S, d_enc) in the teacher's scale
+    fit   what to fit the baselines on, other images than `data`; None for no baselines
+    """
+
+    def fields_and_program(source: str | Dataset | Tensor) -> tuple[Tensor, Program]:
+        if isinstance(source, Tensor):
+            _check_fields(tokenizer, source)
+            return source, encode_fields(tokenizer, source)
+        dataset = open_dataset(source) if isinstance(source, str) else source
+        subject = Subject(tokenizer=tokenizer, dataset=dataset, data=dataset.name)
+        return subject.fields, subject.program
+
+    fields, program = fields_and_program(data)
+    fitted = None if fit is None else fields_and_program(fit)[0]
+    return align(tokenizer, fields, program, fit=fitted, seed=seed)
+
+
+def align(
+    tokenizer: Tokenizer,
+    fields: Tensor,
+    program: Program,
+    *,
+    fit: Tensor | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """All figures for fields (n, S, d_enc) and their programs; baselines are fitted on `fit`.
+
+    `values` and `intervals` are at the lengths that the model chose. `budgets` compares model and
+    baselines at that rate, and at full length.
+    """
+    chosen = agree(interpreted(tokenizer, program, fields))
+    floor = agree(_mean_field(fields)).scores()
+    values = {
+        **chosen.scores(),
+        **{f"{name}_mean_field": floor[name] for name in HEADLINE},
+        "effective_rank": effective_rank(fields),
+        **usage.codebook(program),
+        **usage.lengths(program, fields),
+        **usage.bits(program, locations=fields.shape[1], width=fields.shape[2]),
+    }
+    result: dict[str, Any] = {
+        "images": len(fields),
+        "values": values,
+        "intervals": chosen.intervals(seed=seed),
+        "length_histogram": usage.histogram(program),
+    }
+    if fit is not None:
+        budgets = _budgets(tokenizer, fields, program, chosen, fit, seed)
+        result["budgets"] = budgets
+        margin = budgets[0]["margin"]
+        values |= {f"margin_{name}": margin[name] for name in HEADLINE}
+    return result
+
+
+def interpreted(tokenizer: Tokenizer, program: Program, fields: Tensor) -> Pairs:
+    """Interpreted fields of programs with the teacher's fields (n, S, d_enc), in chunks."""
+    for start in range(0, len(fields), _CHUNK):
+        made = tokenizer.interpret(program[start : start + _CHUNK])
+        yield made, fields[start : start + _CHUNK].to(made.device)
+
+
+def probe_weighted(pairs: Pairs, weights: Tensor) -> dict[str, float]:
+    """R² of fields projected onto the weights (C, d_enc) of a probe: other errors do not count.
+
+    The mean over classes is subtracted from the weights, since it shifts the logits of all classes
+    equally. With one output, such as a depth, the weights are used as they are.
+    """
+    weights = weights.float() if len(weights) == 1 else weights.float() - weights.float().mean(0)
+
+    def projected() -> Pairs:
+        for made, true in pairs:
+            projection = weights.to(made.device).T
+            yield made.float() @ projection, true.float() @ projection
+
+    return {"r2_probe": agree(projected()).scores()["r2_centred"]}
+
+
+def _budgets(
+    tokenizer: Tokenizer,
+    fields: Tensor,
+    program: Program,
+    chosen: Agreement,
+    fit: Tensor,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Model and baselines at the rate that the model chose, and at its highest rate."""
+    capacity = program.capacity
+    whole = agree(interpreted(tokenizer, program.with_lengths(capacity), fields))
+    most = capacity * math.log2(program.codebook_size)
+    # A decoder of programs of several lengths needs the length too: the baselines get those bits.
+    extra = math.log2(capacity) if len(set(program.lengths.tolist())) > 1 else 0.0
+    own = min(most, float(program.bits.double().mean()) + extra)
+    return [
+        _beside(tokenizer, fields, "chosen by the model", own, chosen.scores(), fit, seed),
+        _beside(tokenizer, fields, "all K", most, whole.scores(), fit, seed),
+    ]
+
+
+def _beside(
+    tokenizer: Tokenizer,
+    fields: Tensor,
+    lengths: str,
+    bits: float,
+    scores: dict[str, float],
+    fit: Tensor,
+    seed: int,
+) -> dict[str, Any]:
+    codes = fit_baselines(fit, bits, config=tokenizer.config, device=tokenizer.device, seed=seed)
+    baselines: dict[str, dict[str, Any]] = {
+        code.name: {
+            **agree(code.pairs(fields)).scores(),
+            "bits": code.bits,
+            "setting": code.setting,
+        }
+        for code in codes
+    }
+    margin = {
+        name: scores[name] - max(each[name] for each in baselines.values()) for name in HEADLINE
+    }
+    best = max(baselines, key=lambda name: baselines[name]["r2"])
+    return {
+        "lengths": lengths,
+        "bits": bits,
+        "fitted_on": len(fit),
+        "model": scores,
+        "baselines": baselines,
+        "best_baseline": best,
+        "margin": margin,
+    }
+
+
+def _mean_field(fields: Tensor) -> Pairs:
+    mean = fields.mean(dim=0, dtype=torch.double).float()
+    for chunk in fields.split(_CHUNK):
+        yield mean.expand(chunk.shape), chunk
+
+
+def draw(result: dict[str, Any]) -> Figure:
+    """The histogram of lengths and, at each budget, R² of the model and the baselines."""
+    budgets = result.get("budgets", [])
+    figure = new_figure(3.4 * (1 + len(budgets)), 3)
+    first = 101 + 10 * (1 + len(budgets))  # matplotlib's numbers for axes in a row: 131, 132, 133
+    axes = plain_axes(figure, "length", "images", first)
+    counts = result["length_histogram"]
+    axes.bar(range(1, len(counts) + 1), counts, width=0.9)
+    for number, budget in enumerate(budgets):
+        axes = plain_axes(figure, "R²", "", first + 1 + number)
+        codes = {**budget["baselines"], "the model": budget["model"]}
+        colours = [MUTED] * (len(codes) - 1) + [PALETTE[0]]
+        axes.barh(list(codes), [max(0.0, each["r2"]) for each in codes.values()], color=colours)
+        axes.set_title(f"{budget['bits']:.0f} bits: {budget['lengths']}", size=9)
+    return figure
+
+
+def _check_fields(tokenizer: Tokenizer, fields: Tensor) -> None:
+    expected = (tokenizer.config.grid**2, tokenizer.config.teacher.width)
+    if fields.ndim != 3 or tuple(fields.shape[1:]) != expected:
+        raise ModelError(
+            f"Fields of shape {tuple(fields.shape)} do not fit this model.",
+            f"Give (n, {expected[0]}, {expected[1]}), the fields of its teacher "
+            f"{tokenizer.config.teacher.name}.",
+        )

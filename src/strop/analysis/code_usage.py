@@ -1,0 +1,263 @@
+"""Codes: how the codebook is used, what single codes stand for, and at which positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from strop.analysis.dictionary import Entry, dictionary_page, strengths, strip
+from strop.analysis.findings import Findings, Table
+from strop.analysis.frame import Analysis
+from strop.analysis.regions import erasure_maps, owned_codes, owners, patch_shares, pooled_table
+from strop.analysis.subject import Subject
+from strop.analysis.usage import code_counts
+from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes
+from strop.program import Program
+from strop.statistics import Array, entropy, gini, mutual_information, null_p, purity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Counts = NDArray[np.int64]
+_SHOWN = 24  # codes in the co-occurrence figure
+_PICTURED = 8  # codes in the figure of the dictionary
+_LISTED = 12  # rows of the tables
+_SELDOM = 5  # the least co-occurrences for which PMI is not noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the analysis of codes.
+
+    pages     codes in the dictionary, the most used first
+    examples  images for each of them
+    draws     permutations for the p-values
+    seed      random seed
+    """
+
+    pages: int = field(default=256, metadata={"min": 1})
+    examples: int = field(default=6, metadata={"min": 1})
+    draws: int = field(default=200, metadata={"min": 1})
+    seed: int = 0
+
+
+def run(subject: Subject, options: Options) -> Findings:
+    """Usage, purity, positions and co-occurrence of the codes, and the dictionary."""
+    program, classes = subject.program, subject.classes
+    maps = erasure_maps(subject)
+    usage = code_counts(program).numpy()
+    places = position_table(program)
+    together = cooccurrence(program)
+    numbers: dict[str, Any] = {
+        "usage": concentration(usage),
+        "position": against_null(
+            mutual_information,
+            places,
+            lambda random: position_table(permute_codes(program, random)),
+            options,
+        ),
+        "pairs": associated_pairs(together, len(program)),
+    }
+    by_class = None
+    if subject.records.semantic is not None:
+        shares = patch_shares(subject.records.semantic, subject.tokenizer.config.grid, len(classes))
+        owned = owned_codes(program, owners(maps))
+        by_class = pooled_table(owned, shares, program.codebook_size)
+
+        def other_images(random: np.random.Generator) -> Array:
+            permuted = shares[torch.from_numpy(random.permutation(len(shares)))]
+            return pooled_table(owned, permuted, program.codebook_size)
+
+        numbers["purity"] = against_null(purity, by_class, other_images, options)
+        numbers["classes"] = against_null(mutual_information, by_class, other_images, options)
+    entries = describe(usage, places, by_class, classes)
+    return Findings(
+        numbers={**numbers, "codes": [vars(entry) for entry in entries]},
+        tables=_tables(numbers, entries),
+        figures={
+            "usage": draw_usage(usage, places, together, len(program)),
+            "dictionary": draw_dictionary(subject, maps, entries, options.examples),
+        },
+        files=dictionary_page(subject, maps, entries[: options.pages], options.examples),
+        notes=(
+            "The effective vocabulary is the exponential of the entropy of usage. Purity is the "
+            "share of the pixels owned by a code that belong to their most frequent class. The "
+            "shuffled value is that of the same regions with the mask of another image; it is far "
+            "from zero where one class covers most pixels.",
+        ),
+    )
+
+
+def concentration(usage: Counts) -> dict[str, float]:
+    """How much of the codebook is used, and how evenly."""
+    ranked = np.sort(usage)[::-1] / max(usage.sum(), 1)
+    return {
+        "tokens": int(usage.sum()),
+        "active_codes": int((usage > 0).sum()),
+        "active_share": float((usage > 0).mean()),
+        "effective_vocabulary": float(np.exp(entropy(usage))),
+        "gini": gini(usage),
+        "top_1_share": float(ranked[0]),
+        "top_10_share": float(ranked[:10].sum()),
+        "top_tenth_share": float(ranked[: max(1, len(ranked) // 10)].sum()),
+    }
+
+
+def position_table(program: Program) -> Counts:
+    """How often each code is at each prefix position: `(N, K)`."""
+    rows, columns = program.codebook_size, program.capacity
+    cells = program.codes[program.active] * columns + program.active.nonzero()[:, 1]
+    return torch.bincount(cells, minlength=rows * columns).view(rows, columns).numpy()
+
+
+def cooccurrence(program: Program) -> Counts:
+    """Number of images with both of two codes: `(N, N)`; the diagonal holds those with one."""
+    held = np.zeros((len(program), program.codebook_size), np.int64)
+    row = program.active.nonzero()[:, 0]
+    held[row.numpy(), program.codes[program.active].numpy()] = 1
+    return held.T @ held
+
+
+def associated_pairs(together: Counts, images: int) -> list[dict[str, Any]]:
+    """The pairs of codes with the highest normalised pointwise mutual information (NPMI)."""
+    first, second = np.nonzero(np.triu(together, 1) >= _SELDOM)
+    both = together[first, second] / images
+    expected = together[first, first] * together[second, second] / images**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        npmi = np.where(both < 1, np.log(both / expected) / -np.log(both), 0)
+    best = np.argsort(-npmi, kind="stable")[:_LISTED]
+    return [
+        {
+            "codes": [int(first[k]), int(second[k])],
+            "images": int(together[first[k], second[k]]),
+            "expected": float(expected[k] * images),
+            "npmi": float(npmi[k]),
+        }
+        for k in best
+    ]
+
+
+def describe(
+    usage: Counts, places: Counts, by_class: Array | None, classes: tuple[str, ...]
+) -> list[Entry]:
+    """An entry for every code in use, the most used first."""
+    spread = entropy(places)
+    mean = places @ np.arange(places.shape[1]) / np.maximum(usage, 1)
+    entries = []
+    for code in np.argsort(-usage, kind="stable")[: int((usage > 0).sum())].tolist():
+        row = by_class[code] if by_class is not None else np.zeros(0)
+        known = row.sum() > 0
+        entries.append(
+            Entry(
+                code=code,
+                count=int(usage[code]),
+                position=float(mean[code]),
+                position_entropy=float(spread[code]),
+                best_class=classes[int(row.argmax())] if known else None,
+                purity=float(row.max() / row.sum()) if known else None,
+                class_entropy=float(entropy(row)) if known else None,
+            )
+        )
+    return entries
+
+
+def against_null(
+    statistic: Callable[[ArrayLike], float],
+    table: ArrayLike,
+    permuted: Callable[[np.random.Generator], ArrayLike],
+    options: Options,
+) -> dict[str, float]:
+    """A statistic of a table, its mean over permuted tables, and the p-value."""
+    random = np.random.default_rng(options.seed)
+    null = np.array([statistic(permuted(random)) for _ in range(options.draws)])
+    value = statistic(table)
+    return {"value": value, "shuffled": float(null.mean()), "p": null_p(value, null)}
+
+
+def permute_codes(program: Program, random: np.random.Generator) -> Program:
+    """Programs of the same lengths with a random permutation of all active codes."""
+    codes = program.codes.clone()
+    held = codes[program.active]
+    codes[program.active] = held[torch.from_numpy(random.permutation(len(held)))]
+    return Program(
+        codes=codes, lengths=program.lengths, codebook_size=program.codebook_size, check=False
+    )
+
+
+def _tables(numbers: dict[str, Any], entries: list[Entry]) -> list[Table]:
+    labels = {
+        "position": "mutual information of code and position, nats",
+        "purity": "purity of codes by class",
+        "classes": "mutual information of code and class, nats",
+    }
+    tests = [[label, *numbers[name].values()] for name, label in labels.items() if name in numbers]
+    shown = [
+        [e.code, e.count, e.position, e.best_class, e.purity, e.class_entropy]
+        for e in entries[:_LISTED]
+    ]
+    header = ("code", "tokens", "mean position", "class", "purity", "class entropy, nats")
+    pairs = [
+        ["{} {}".format(*pair["codes"]), pair["images"], pair["expected"], pair["npmi"]]
+        for pair in numbers["pairs"]
+    ]
+    return [
+        Table("Usage", ("", ""), [[name, value] for name, value in numbers["usage"].items()]),
+        Table("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
+        Table("The most used codes", header, shown),
+        Table("Associated codes", ("codes", "images", "expected", "normalised PMI"), pairs),
+    ]
+
+
+def draw_dictionary(subject: Subject, maps: Tensor, entries: list[Entry], examples: int) -> Figure:
+    """The most used codes with the images they explain most."""
+    shown = entries[:_PICTURED]
+    lines = -(-len(shown) // 2)
+    figure = new_figure(9, 1.75 * lines)
+    scores = strengths(maps)
+    for number, entry in enumerate(shown):
+        axes = figure.add_subplot(lines, 2, number + 1)
+        axes.imshow(strip(subject, maps, scores, entry.code, examples))
+        axes.set_axis_off()
+        meaning = f", {entry.best_class} {entry.purity:.2f}" if entry.best_class else ""
+        axes.set_title(f"code {entry.code}: {entry.count} tokens{meaning}", size=8.5, loc="left")
+    return figure
+
+
+def draw_usage(usage: Counts, places: Counts, together: Counts, images: int) -> Figure:
+    """Usage of codes by rank, by position, and in pairs."""
+    figure = new_figure(10.5, 3.2)
+    cells = figure.add_gridspec(1, 3)
+    axes = plain_axes(figure, "codes, most used first", "share of tokens", cells[0])
+    ranked = np.sort(usage)[::-1] / max(usage.sum(), 1)
+    axes.plot(np.arange(1, len(ranked) + 1), np.where(ranked > 0, ranked, np.nan), color=PALETTE[0])
+    axes.axhline(1 / len(ranked), color=MUTED, ls="--", lw=1, label="uniform usage")
+    axes.legend(frameon=False, fontsize=8)
+    axes.set_ylim(bottom=0)
+
+    top = np.argsort(-usage, kind="stable")[:_SHOWN]
+    axes = plain_axes(figure, "position in the program", f"the {len(top)} most used", cells[1])
+    share = places[top] / np.maximum(places[top].sum(axis=1, keepdims=True), 1)
+    order = np.argsort(share @ np.arange(share.shape[1]), kind="stable")
+    drawn = axes.imshow(share[order], cmap=HEAT, aspect="auto", interpolation="nearest")
+    axes.set_yticks(range(len(top)), top[order].tolist(), size=5.5)
+    figure.colorbar(drawn, ax=axes, label="share of the code's tokens")
+
+    axes = plain_axes(figure, "the most used", "the most used", cells[2])
+    held = together[np.ix_(top, top)].astype(float)
+    alone = np.diag(held).copy()
+    np.fill_diagonal(held, np.nan)
+    lift = held * images / np.maximum(np.outer(alone, alone), 1)
+    drawn = axes.imshow(lift, cmap=HEAT, interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    figure.colorbar(drawn, ax=axes, label="images with both, times chance")
+    return figure
+
+
+ANALYSIS = Analysis(run=run, options=Options)

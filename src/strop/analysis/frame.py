@@ -1,0 +1,212 @@
+"""The frame of every analysis: check, encode once, run, write; resume what is finished.
+
+An analysis is a module named in `strop.analysis.registry`, with
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:                                  # what a user may choose, each with a default
+        draws: int = field(default=200, metadata={"min": 1})
+        share: float = field(default=0.2, metadata={"above": 0, "below": 1})
+        seed: int = 0                               # numbers are at least 0 if nothing else is said
+        pairs: str = field(default="", metadata={"dataset": True})       # a spec of further data
+
+    def run(subject: Subject, options: Options) -> Findings: ...
+
+    ANALYSIS = Analysis(run=run, options=Options, needs=("semantic",))
+
+`subject` gives, on the CPU, `records` (a `Batch` of all images with their masks, labels and
+scenes), `program`, `fields`, `z`, `classes` and `label_names`; further `tokenizer`, `data` (the
+spec), `folder` (for files of its own), `progress(task, done, total)`, `len(subject)`, and
+`fitted_on()` (a subject to fit on). `findings` hold numbers, tables, figures, files and notes: see
+`strop.analysis.findings`. Figures are drawn with `strop.figures`. In tests,
+`run(Subject(tokenizer=..., dataset=..., data="name", folder=tmp_path), Options())` is enough.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from strop.analysis.findings import Findings, read_findings, write_findings
+from strop.analysis.registry import ANALYSES, STUDIES
+from strop.analysis.subject import Subject
+from strop.config import flatten, from_dict, to_dict
+from strop.data.record import Record, first_readable
+from strop.data.spec import open_dataset
+from strop.errors import ConfigError, DataError, did_you_mean
+from strop.files import PathLike
+from strop.identity import of_dataset
+from strop.model.tokenizer import Tokenizer
+from strop.progress import Progress, no_progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """An analysis: its function, its options, and what it cannot do without.
+
+    needs  parts of a record: `semantic`, `instance`, `labels`, `depth`, `scene`, or alternatives
+           such as `scene or labels`
+    fits   whether it fits something, and so needs `subject.train`
+    roles  the parts of the model's identity that can change its result
+    check  further refusals before any work: raises a `StropError`
+    """
+
+    run: Callable[[Subject, Any], Findings]
+    options: type[Any]
+    needs: tuple[str, ...] = ()
+    fits: bool = False
+    roles: tuple[str, ...] = ("codes", "fields", "lengths")
+    check: Callable[[Subject, Any], None] = lambda subject, options: None
+
+
+def find_analysis(
+    name: str, known: Mapping[str, Any] = ANALYSES, what: str = "analysis"
+) -> Analysis:
+    """The analysis of that name, one of `known`."""
+    if name not in known:
+        raise ConfigError(
+            f"There is no {what} {name!r}.",
+            f"{did_you_mean(name, known)}Choose one of {', '.join(known)}.",
+        )
+    return importlib.import_module(ANALYSES[name].module).ANALYSIS
+
+
+def make_options(analysis: Analysis, name: str, values: Mapping[str, Any]) -> Any:
+    """The analysis's options from `values`, with types, names and ranges checked."""
+    options = from_dict(analysis.options, values, name)
+    check_ranges(options, name)
+    return options
+
+
+def check_ranges(options: Any, name: str) -> None:
+    """Refuse numbers out of the range that their field's metadata gives.
+
+    `min` is the least value that is allowed, 0 by default; `above` and `below` are exclusive.
+    """
+    for each in fields(options):
+        value, limits = getattr(options, each.name), each.metadata
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if "above" in limits:
+            above, below = limits["above"], limits.get("below", math.inf)
+            valid = above < value < below
+            span = f"above {above}" if below == math.inf else f"between {above} and {below}"
+            remedy = f"Give a number {span}."
+        else:
+            least = limits.get("min", 0)
+            valid, remedy = value >= least, f"Give at least {least}."
+        if not valid:
+            raise ConfigError(f"{name}.{each.name} is {value}.", remedy)
+
+
+def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> None:
+    """Refuse data whose records lack a part that the analysis `name` needs."""
+    for need in needs:
+        if all(getattr(record, part) is None for part in need.split(" or ")):
+            parts = [each.name for each in fields(record) if getattr(record, each.name) is not None]
+            raise DataError(
+                f"{name} needs {need}, which {data} has not: its records have {', '.join(parts)}.",
+                "Use scenes:, which has everything, or a dataset with such annotations.",
+            )
+
+
+def check_subject(analysis: Analysis, name: str, subject: Subject, options: Any) -> None:
+    """Refuse a model or data that the analysis cannot use, before anything is encoded."""
+    subjects = [subject]
+    if analysis.fits:
+        if subject.train is None:
+            raise DataError(
+                f"{name} is fitted on data, and there is none for {subject.data}.",
+                "Give it with --train SPEC.",
+            )
+        subjects.append(subject.train)
+    for each in subjects if analysis.needs else ():
+        check_needs(analysis.needs, first_readable(each.dataset), name, each.data)
+    analysis.check(subject, options)
+
+
+def run_study(
+    tokenizer: Tokenizer,
+    name: str,
+    data: str,
+    out: PathLike,
+    options: Mapping[str, Any] | None = None,
+    *,
+    batch: int = 32,
+    workers: int = 0,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Run the study `name` on the dataset `data`; return the content of OUT/NAME.json.
+
+    `options` are values for the study's own options. `batch` images are encoded at a time, and
+    `workers` processes read them. A result of the same model, data and options is not computed
+    again; any other is replaced.
+    """
+    analysis = find_analysis(name, STUDIES, "study")
+    chosen = make_options(analysis, name, options or {})
+    subject = Subject(
+        tokenizer=tokenizer,
+        dataset=open_dataset(data),
+        data=data,
+        folder=Path(out),
+        batch=batch,
+        workers=workers,
+        progress=progress,
+    )
+    check_subject(analysis, name, subject, chosen)
+    header = {
+        "study": name,
+        "model": tokenizer.identity.codes,
+        "data": data,
+        "options": to_dict(chosen),
+        "identities": identities(subject, analysis, chosen),
+    }
+    found = read_findings(out, name, "study")
+    if found is not None and not differences(found, header):
+        return found
+    findings = analysis.run(subject, chosen)
+    return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
+
+
+def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dict[str, Any]:
+    """The identities of everything that can change the result: the model's by role, the data's.
+
+    An option with `dataset` in its field's metadata is the spec of further data.
+    """
+    model = subject.tokenizer.identity.as_dict()
+    train = {} if subject.train is None else {"train": of_dataset(subject.train.dataset)}
+    return {
+        "model": {role: model[role] for role in analysis.roles},
+        "data": of_dataset(subject.dataset),
+        **train,
+        **{
+            each.name: of_dataset(open_dataset(spec))
+            for each in (fields(options) if options is not None else ())
+            if each.metadata.get("dataset") and (spec := getattr(options, each.name))
+        },
+    }
+
+
+_WORDS = str.maketrans("._", "  ")
+IDENTIFYING = ("seed", "protocol", "options", "identities")
+"""The keys of a result that decide whether it can be used again."""
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """In what a stored result is not the wanted one, as words: `model codes`: (found, wanted)."""
+
+    def facts(result: Mapping[str, Any]) -> dict[str, Any]:
+        return flatten({key: result[key] for key in IDENTIFYING if key in result})
+
+    old, new = facts(found), facts(wanted)
+    return {
+        key.removeprefix("options.").removeprefix("identities.").translate(_WORDS): (
+            old.get(key),
+            new.get(key),
+        )
+        for key in (*new, *old)
+        if old.get(key) != new.get(key)
+    }

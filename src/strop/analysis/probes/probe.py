@@ -1,0 +1,202 @@
+"""Probes of cached features: one is trained and scored for each frozen representation.
+
+A task holds the truth, and gives the training loss of a probe's output and its scores. Training is
+on the grid of the field, where the truth of a location is the mean over its pixels: for classes
+this equals the loss of logits repeated over the pixels. Scores are at the resolution of the truth,
+with outputs upsampled bilinearly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strop.analysis.probes.figure import COLUMNS, MOST_ROWS, draw_lengths, draw_predictions
+from strop.analysis.probes.fitting import Fitted, fit_probe
+from strop.analysis.probes.heads import Probe, Representation, make_probe
+from strop.analysis.probes.protocol import Head, Schedule
+from strop.analysis.probes.representations import (
+    SEQUENCES,
+    code_vectors,
+    interpreted,
+    representations,
+)
+from strop.analysis.subject import Subject
+from strop.data.record import VOID
+from strop.device import fits_on
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SCALARS = 1 << 25  # upsampled at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of probes.
+
+    protocol  `paper` or `dinov3`: see `strop.analysis.probes.protocol`
+    seed      of probes, intervals and the order of shuffled programs
+    """
+
+    protocol: str = "paper"
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthOptions(Options):
+    """Options of probes that also read programs of forced lengths.
+
+    probe_lengths  forced lengths at which interpreted fields and programs are probed as well
+    """
+
+    probe_lengths: tuple[int, ...] = ()
+
+
+class Task(Protocol):
+    """A task on cached features. `rows` are images of the training set, or of the scored one."""
+
+    outputs: int
+    locations: int
+    schedule: Schedule
+    head: Head
+    images: int
+    chunk: int
+
+    def loss(self, output: Tensor, rows: Tensor) -> Tensor:
+        """Mean loss of a probe's output (b, S, outputs) for training images."""
+
+    def measure(self, output: Tensor, rows: slice) -> Any:
+        """Sums per image for `scores`, of images to score."""
+
+    def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
+        """The metrics, with intervals by bootstrap over images."""
+
+
+class MapTask(Task, Protocol):
+    """A task whose truth is a map of every image."""
+
+    truth: Tensor
+
+    def predict(self, output: Tensor) -> Tensor:
+        """A probe's output (b, S, outputs) to maps (b, H, H)."""
+
+
+def run_probe(
+    task: Task,
+    train: Representation,
+    scored: Representation,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    sequence: bool = False,
+) -> tuple[dict[str, Any], Fitted]:
+    """Train a probe on one set's representation and score it on the other's."""
+    device = torch.device(device)
+    train = train.to(device) if fits_on(device, train.nbytes) else train
+
+    def loss(probe: Probe, rows: Tensor, step: int) -> Tensor:
+        return task.loss(probe(train[rows].to(device)), rows)
+
+    make = partial(
+        make_probe, train, task.outputs, task.head, locations=task.locations, sequence=sequence
+    )
+    fitted = fit_probe(make, loss, task.images, task.schedule, seed=seed, device=device)
+    parts = [
+        task.measure(output, rows) for rows, output in outputs(fitted.probe, scored, task.chunk)
+    ]
+    scores = task.scores(parts, seed)
+    return {**scores, "weight_decay": fitted.weight_decay}, fitted
+
+
+def outputs(
+    probe: Probe, representation: Representation, chunk: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """A trained probe's output (b, S, C) with the rows that it belongs to, in chunks."""
+    device = next(probe.parameters()).device
+    with torch.no_grad():
+        for start in range(0, len(representation), chunk):
+            rows = slice(start, min(start + chunk, len(representation)))
+            yield rows, probe(representation[rows].to(device))
+
+
+def probe_representations(
+    subject: Subject, task: Task, seed: int
+) -> tuple[dict[str, Any], dict[str, Probe]]:
+    """Probe every representation: the scores, and the trained probes by name."""
+    train = representations(subject.fitted_on(), seed)
+    scored = representations(subject, seed)
+    scores: dict[str, Any] = {}
+    probes: dict[str, Probe] = {}
+    for done, name in enumerate(train):
+        subject.progress("probes", done, len(train))
+        scores[name], fitted = run_probe(
+            task,
+            train[name],
+            scored[name],
+            seed=seed,
+            device=subject.tokenizer.device,
+            sequence=name in SEQUENCES,
+        )
+        probes[name] = fitted.probe
+    subject.progress("probes", len(train), len(train))
+    images = {"train_images": len(subject.fitted_on()), "images": len(subject)}
+    return {**images, "representations": scores}, probes
+
+
+def probe_lengths(
+    subject: Subject, task: Task, options: LengthOptions, metric: str
+) -> tuple[list[dict[str, Any]], dict[str, Figure]]:
+    """Probe `latent` and `program` at each forced length, with probes trained at that length."""
+    tokenizer, rows = subject.tokenizer, []
+    readers: dict[str, Callable[..., Representation]] = {
+        "latent": interpreted,
+        "program": code_vectors,
+    }
+    for done, length in enumerate(options.probe_lengths):
+        subject.progress("probes at forced lengths", done, len(options.probe_lengths))
+        pair = (subject.fitted_on(), subject)
+        programs = [each.program.with_lengths(length) for each in pair]
+        row: dict[str, Any] = {"length": length}
+        for name, read in readers.items():
+            train, scored = (read(tokenizer, program) for program in programs)
+            row[name], _ = run_probe(
+                task, train, scored, seed=options.seed, device=tokenizer.device
+            )
+        rows.append(row)
+    return rows, {"lengths": draw_lengths(rows, metric)} if rows else {}
+
+
+@torch.no_grad()
+def show_predictions(
+    subject: Subject, task: MapTask, probes: dict[str, Probe], seed: int
+) -> Figure:
+    """Draw predictions for the first images with more than one class or depth, or the first."""
+    truth = task.truth
+    varied = (row for row, mask in enumerate(truth) if len(mask[mask != VOID].unique()) > 1)
+    rows = torch.tensor(list(islice(varied, MOST_ROWS)) or range(min(MOST_ROWS, len(truth))))
+    known, device = representations(subject, seed), subject.tokenizer.device
+    predicted = {
+        name: task.predict(probes[name](known[name][rows].to(device))).cpu() for name in COLUMNS
+    }
+    return draw_predictions(subject.records.images[rows], truth[rows], predicted)
+
+
+def upsample(output: Tensor, size: Sequence[int], grid: tuple[int, int] | None = None) -> Tensor:
+    """Output (b, S, C) on a grid, by default a square one, to (b, C, H, W), bilinearly."""
+    high, wide = grid or (math.isqrt(output.shape[1]),) * 2
+    maps = output.float().transpose(1, 2).unflatten(-1, (high, wide))
+    return F.interpolate(maps, tuple(size), mode="bilinear", align_corners=False)
+
+
+def chunk_size(channels: int, truth: Tensor) -> int:
+    """How many images to upsample at once."""
+    return max(1, _SCALARS // (channels * truth[0].numel()))

@@ -1,0 +1,56 @@
+"""The frozen representations of a model that are probed.
+
+teacher           the teacher's field
+latent            the interpreted field of the program
+program           the active code vectors z_q, read by queries as an unordered set
+raw               the same tokens before quantization, read in the same way: the gap from `raw` to
+                  `program` is the loss of quantization, that from `latent` to `raw` of the reader
+program-sequence  the active code vectors in order, read by a small transformer
+program-shuffled  its control: the same transformer, the codes of each image in a random order
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from strop.analysis.probes.heads import Representation, Tokens
+from strop.analysis.subject import Subject
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
+
+NAMES = ("teacher", "latent", "program", "raw", "program-sequence", "program-shuffled")
+SEQUENCES = ("program-sequence", "program-shuffled")
+_CHUNK = 256
+
+
+def representations(subject: Subject, seed: int) -> dict[str, Representation]:
+    """Every representation of a subject's images, on the CPU; fields in half precision."""
+    key = f"representations {seed}"
+    if key not in subject.cache:
+        tokens = code_vectors(subject.tokenizer, subject.program)
+        subject.cache[key] = {
+            "teacher": subject.fields.half(),
+            "latent": interpreted(subject.tokenizer, subject.program),
+            "program": tokens,
+            "raw": Tokens(subject.z, tokens.active),
+            "program-sequence": tokens,
+            "program-shuffled": tokens.shuffled(seed),
+        }
+    found: dict[str, Representation] = subject.cache[key]
+    return found
+
+
+def interpreted(tokenizer: Tokenizer, program: Program) -> Tensor:
+    """Programs to their fields (N, S, d_enc), float16 on the CPU."""
+    parts = [
+        tokenizer.interpret(program[start : start + _CHUNK]).half().cpu()
+        for start in range(0, len(program), _CHUNK)
+    ]
+    return torch.cat(parts)
+
+
+def code_vectors(tokenizer: Tokenizer, program: Program) -> Tokens:
+    """The code vectors of programs, on the CPU."""
+    vectors = tokenizer.quantizer.vectors(program.codes.to(tokenizer.device))
+    return Tokens(vectors.detach().cpu(), program.active.cpu())

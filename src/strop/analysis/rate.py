@@ -1,0 +1,222 @@
+"""Rate: quality at every length, and the model's lengths against those of a search.
+
+The search interprets every prefix of an image's program and takes the shortest whose cosine error
+is within a tolerance of the image's best. It costs K interpretations per image; the length head
+costs one pass. The head is judged by the correlation of its lengths with the search's, by its
+regret (the R² it loses against a search, and against the best lengths, of equal mean), and by its
+gain over one length for all images.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from strop.analysis.agreement import Agreement, agree, total_square
+from strop.analysis.alignment import interpreted
+from strop.analysis.findings import Findings
+from strop.analysis.frame import Analysis
+from strop.analysis.subject import Subject
+from strop.figures import MUTED, new_figure, plain_axes
+from strop.model.rate import shortest_within
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
+from strop.statistics import bootstrap, pearson, spearman
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TOLERANCE = 0.01
+MOST_IMAGES = 256
+TIMED_IMAGES = 4
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of rate: none, since nothing in it is random but the intervals of seed 0."""
+
+
+def run(subject: Subject, options: Options) -> Findings:
+    """Compare lengths on at most `MOST_IMAGES` images: each is interpreted K times."""
+    tokenizer, fields = subject.tokenizer, subject.fields[:MOST_IMAGES]
+    program = subject.program[:MOST_IMAGES]
+    curves = curves_of(tokenizer, program, fields, partial(subject.progress, "lengths"))
+    result = compare_lengths(curves, program.lengths)
+    cost = search_cost(tokenizer, subject.records.images[:TIMED_IMAGES])
+    figure = draw(result)
+    return Findings(
+        values=result.pop("values"),
+        intervals=result.pop("intervals"),
+        numbers={**result, "timing": {"search_cost": cost}},
+        figures={"lengths": figure},
+    )
+
+
+ANALYSIS = Analysis(run=run, options=Options)
+
+
+def curves_of(
+    tokenizer: Tokenizer,
+    program: Program,
+    fields: Tensor,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Agreement]:
+    """K agreements with fields (n, S, d_enc): at forced lengths 1, 2, ..., K."""
+    curves = []
+    for length in range(1, program.capacity + 1):
+        curves.append(agree(interpreted(tokenizer, program.with_lengths(length), fields)))
+        if progress is not None:
+            progress(length, program.capacity)
+    return curves
+
+
+def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
+    """All figures, from the agreement at each length and the model's lengths (n,)."""
+    residual = np.stack([each.residual for each in curves], axis=1)
+    cosine = np.stack([each.cosine for each in curves], axis=1)
+    searched = shortest_within(torch.from_numpy(1 - cosine), TOLERANCE)
+    own, found = chosen.cpu().numpy(), searched.numpy()
+    whole = curves[-1]
+
+    def scores(lengths: NDArray[np.int64]) -> dict[str, float]:
+        rows = np.arange(len(lengths))
+        at = {"residual": residual[rows, lengths - 1], "cosine": cosine[rows, lengths - 1]}
+        return Agreement(
+            **at, square=whole.square, channels=whole.channels, size=whole.size
+        ).scores()
+
+    at_lengths = [each.scores() for each in curves]
+    mean = float(own.mean())
+    total = whole.total
+    every = np.arange(1, len(curves) + 1)
+    best, *best_at = best_residual(residual, [mean, *every])
+    at_own = residual[np.arange(len(own)), own - 1].sum()
+    regret = float((at_own - best) / total)
+    by_search = search_residual(residual, 1 - cosine, mean)
+    means = whole.channels.mean(axis=1)
+    gain = bootstrap(partial(choice_gain, whole.size), residual, own, whole.square, means)
+    chosen_scores = scores(own)
+    values = {
+        "length_mean": mean,
+        "search_length_mean": float(found.mean()),
+        "search_correlation": pearson(own, found),
+        "regret_r2": regret,
+        "regret_r2_fixed": regret + gain.value,
+        "regret_r2_search": float((at_own - by_search) / total),
+        "choice_gain_r2": gain.value,
+        **{name: chosen_scores[name] for name in ("cosine", "r2", "r2_centred")},
+    }
+    return {
+        "images": len(own),
+        "tolerance": TOLERANCE,
+        "values": values,
+        "intervals": {"choice_gain_r2": [gain.low, gain.high]},
+        "search_rank_correlation": spearman(own, found),
+        "searched": scores(found),
+        "curve": {
+            "length": every.tolist(),
+            **{name: [each[name] for each in at_lengths] for name in at_lengths[0]},
+            "r2_best": [float(1 - each / total) for each in best_at],
+        },
+        "lengths": {"chosen": own.tolist(), "searched": found.tolist()},
+    }
+
+
+def best_residual(residual: Array, mean_lengths: ArrayLike) -> Array:
+    """The least total error that lengths with each of the mean values `mean_lengths` can have.
+
+    residual (n, K) is the error of each image at each length. Each image's curve is replaced by its
+    lower convex hull, which no mixture of lengths can beat. Then each further token goes to the
+    image where it saves the most.
+    """
+    savings = np.concatenate([_hull_savings(row) for row in residual])
+    most_first = np.sort(savings[savings > 0])[::-1]
+    saved = np.concatenate([[0.0], most_first.cumsum()])
+    tokens = (np.asarray(mean_lengths, np.float64) - 1) * len(residual)
+    return residual[:, 0].sum() - np.interp(tokens, np.arange(len(saved)), saved)
+
+
+def choice_gain(size: int, residual: Array, chosen: Array, square: Array, means: Array) -> float:
+    """R² of the chosen lengths (n,) minus R² of their mean length for all images.
+
+    residual (n, K) as in `best_residual`; size, square and means as in `total_square`.
+    """
+    every = np.arange(1, residual.shape[1] + 1)
+    fixed = np.interp(chosen.mean(), every, residual.sum(axis=0))
+    own = residual[np.arange(len(chosen)), chosen - 1].sum()
+    return float((fixed - own) / total_square(size, square, means))
+
+
+def search_residual(residual: Array, errors: Array, mean: float) -> float:
+    """The total error of a search at the tolerance that gives its lengths this mean.
+
+    residual (n, K) is summed up; errors (n, K) decide the search. The mean falls in steps as the
+    tolerance rises; the total is interpolated linearly between steps. NaN for a mean above that of
+    a search without tolerance.
+    """
+    above = torch.from_numpy(errors - errors.min(axis=1, keepdims=True))
+    rows = np.arange(len(residual))
+
+    def at(tolerance: float) -> tuple[float, float]:
+        lengths = shortest_within(above, tolerance).numpy()
+        return float(lengths.mean()), float(residual[rows, lengths - 1].sum())
+
+    steps = np.unique(above.numpy())
+    low, high = 0, len(steps) - 1  # the mean at `low` is not below, that at `high` not above
+    if at(0.0)[0] < mean:
+        return float("nan")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(steps[middle])[0] >= mean else (low, middle)
+    (long, little), (short, much) = at(steps[low]), at(steps[high])
+    return float(np.interp(mean, [short, long], [much, little]))
+
+
+def _hull_savings(errors: Array) -> Array:
+    """(K - 1,) the savings of each further token along the lower convex hull of errors (K,)."""
+    slopes: list[tuple[float, int]] = []
+    for saving in -np.diff(errors):
+        total, count = float(saving), 1
+        while slopes and slopes[-1][0] / slopes[-1][1] < total / count:
+            more, tokens = slopes.pop()
+            total, count = total + more, count + tokens
+        slopes.append((total, count))
+    return np.concatenate([np.full(count, total / count) for total, count in slopes or [(0.0, 0)]])
+
+
+def search_cost(tokenizer: Tokenizer, images: Tensor) -> float:
+    """The time to encode uint8 images (b, 3, H, H) by search, divided by that of one pass."""
+
+    def seconds(encode: Callable[[], Program]) -> float:
+        encode().lengths.cpu()  # warm
+        began = time.perf_counter()
+        encode().lengths.cpu()  # waits for the device
+        return time.perf_counter() - began
+
+    searching = seconds(lambda: tokenizer.encode(images, tolerance=TOLERANCE))
+    return searching / seconds(lambda: tokenizer.encode(images))
+
+
+def draw(result: dict[str, Any]) -> Figure:
+    """R² over the length, and the model's lengths over those of the search."""
+    curve, values = result["curve"], result["values"]
+    figure = new_figure(9, 3.6)
+    axes = plain_axes(figure, "length", "R²", 121)
+    axes.plot(curve["length"], curve["r2"], label="one length for all")
+    axes.plot(curve["length"], curve["r2_best"], "--", color=MUTED, label="best lengths, same mean")
+    axes.plot(values["length_mean"], values["r2"], "o", color="black", label="the model's lengths")
+    axes.legend(frameon=False)
+    axes = plain_axes(figure, "length by search", "length chosen", 122)
+    axes.scatter(result["lengths"]["searched"], result["lengths"]["chosen"], s=8, alpha=0.4)
+    axes.set_title(f"r = {values['search_correlation']:.2f}", size=9)
+    return figure

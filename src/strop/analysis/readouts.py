@@ -1,0 +1,212 @@
+"""Readouts: regions and classes without supervision, from fields, erasure maps and codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from strop.analysis.findings import Findings, Table
+from strop.analysis.frame import Analysis
+from strop.analysis.panels import legend, show_ids
+from strop.analysis.regions import (
+    NOBODY,
+    erasure_maps,
+    image_tables,
+    owned_codes,
+    owners,
+    patch_shares,
+    pooled_table,
+)
+from strop.analysis.subject import Subject
+from strop.figures import new_figure, show_image
+from strop.statistics import Array, adjusted_rand, mean_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = {
+    "miou_majority": "mIoU, majority",
+    "miou_hungarian": "mIoU, Hungarian",
+    "accuracy_majority": "accuracy, majority",
+    "accuracy_hungarian": "accuracy, Hungarian",
+    "ari": "ARI in an image",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the analysis of readouts.
+
+    clusters  of k-means; 0 for as many as there are classes
+    examples  images in the figure
+    seed      of k-means and of the control
+    """
+
+    clusters: int = 0
+    examples: int = field(default=4, metadata={"min": 1})
+    seed: int = 0
+
+
+def run(subject: Subject, options: Options) -> Findings:
+    """k-means on three kinds of patch vectors, and codes: all named by class and scored."""
+    assert subject.records.semantic is not None  # checked through `needs`
+    fields = subject.fields  # first: one pass over the images gives fields and programs
+    maps = erasure_maps(subject)
+    classes = len(subject.classes)
+    shares = patch_shares(subject.records.semantic, subject.tokenizer.config.grid, classes)
+    clusters = options.clusters or classes
+    vectors = {
+        "teacher's patches": fields,
+        "interpreted patches": subject.tokenizer.interpret(subject.program).cpu(),
+        "erasure vectors": maps.nan_to_num().flatten(2).transpose(1, 2),
+    }
+    # Clusters and names are fitted on every other image and scored on the rest.
+    fitted = torch.arange(len(subject)) % 2 == 0
+    ids = {
+        name: cluster(values, fitted, clusters, options.seed) for name, values in vectors.items()
+    }
+    owned = owned_codes(subject.program, owners(maps))
+    order = torch.randperm(len(owned), generator=torch.Generator().manual_seed(options.seed))
+    ids |= {"codes": owned, "codes of another image": owned[order]}
+    scores = {name: score(each, shares, fitted) for name, each in ids.items()}
+    scores["most frequent class"] = score(torch.zeros_like(owned), shares, fitted)
+    return Findings(
+        numbers={"clusters": clusters, "readouts": scores},
+        tables=[
+            Table(
+                f"Readouts on {int((~fitted).sum())} images, named on the other half",
+                ("", *COLUMNS.values()),
+                [
+                    [name, *(getattr(found[key], "value", found[key]) for key in COLUMNS)]
+                    for name, found in scores.items()
+                ],
+            )
+        ],
+        figures={"regions": draw(subject, ids, shares, fitted, options.examples)},
+        notes=(
+            "Majority names every cluster or code by its most frequent class, many to one; one "
+            "that was not seen gets the most frequent class of all. Hungarian gives each class at "
+            "most one cluster or code; the others stay without a name, which counts as wrong. "
+            "Every labelled pixel counts; a readout has one answer for each location of the "
+            "field. These readouts test structure and are not meant as a segmentation method.",
+        ),
+    )
+
+
+def cluster(vectors: Tensor, fitted: Tensor, count: int, seed: int) -> Tensor:
+    """Nearest k-means centre `(B, S)` of vectors `(B, S, d)`; `fitted` images give the centres."""
+    scale = vectors[fitted].flatten(0, 1).std(dim=0).mean().clamp(min=1e-12)
+    flat = vectors.flatten(0, 1).float() / scale
+    centres = k_means(flat[fitted.repeat_interleave(vectors.shape[1])], count, seed)
+    return _nearest(flat, centres).view(vectors.shape[:2])
+
+
+def k_means(points: Tensor, count: int, seed: int = 0, *, steps: int = 50) -> Tensor:
+    """Centres `(count, d)` of points `(N, d)` by Lloyd's algorithm from a k-means++ start."""
+    random = torch.Generator().manual_seed(seed)
+    centres = points[torch.randint(len(points), (1,), generator=random)]
+    distances = torch.full((len(points),), torch.inf)
+    for _ in range(count - 1):
+        distances = torch.minimum(distances, (points - centres[-1]).square().sum(dim=1))
+        weights = distances if distances.sum() > 0 else torch.ones_like(distances)
+        # Not torch.multinomial, which draws from at most 2^24 points.
+        share = weights.double().cumsum(0)
+        drawn = torch.rand(1, generator=random, dtype=torch.double) * share[-1]
+        chosen = torch.searchsorted(share, drawn, right=True).clamp(max=len(points) - 1)
+        centres = torch.cat([centres, points[chosen]])
+    for _ in range(steps):
+        nearest = _nearest(points, centres)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, points)
+        size = torch.bincount(nearest, minlength=count)[:, None]
+        moved = torch.where(size > 0, sums / size.clamp(min=1), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+    """The nearest centre of each point: `(N,)`."""
+    return torch.cat([torch.cdist(part, centres).argmin(dim=1) for part in points.split(65536)])
+
+
+def majority(counts: Array) -> NDArray[np.int64]:
+    """Each row's most frequent column `(R,)`; the most frequent of all for rows without counts."""
+    everywhere = counts.sum(axis=0).argmax()
+    return np.where(counts.sum(axis=1) > 0, counts.argmax(axis=1), everywhere)
+
+
+def hungarian(counts: Array) -> NDArray[np.int64]:
+    """Rows matched to columns one to one for the most counts: `(R,)`, `NOBODY` if unmatched."""
+    from scipy.optimize import linear_sum_assignment
+
+    row, column = linear_sum_assignment(counts, maximize=True)
+    names = np.full(len(counts), NOBODY)
+    names[row] = column
+    return names
+
+
+def score(ids: Tensor, shares: Tensor, fitted: Tensor) -> dict[str, Any]:
+    """Name the ids on the fitted images; mIoU and accuracy of the names on the others."""
+    ids = _with_nobody(ids)
+    table = pooled_table(ids[fitted], shares[fitted], int(ids.max()) + 1)
+    scores: dict[str, Any] = {}
+    for name, names in (("majority", majority(table)), ("hungarian", hungarian(table))):
+        named = torch.from_numpy(names)[ids[~fitted]]
+        scores[f"miou_{name}"], scores[f"accuracy_{name}"] = miou_and_accuracy(
+            named, shares[~fitted]
+        )
+    ari = adjusted_rand(image_tables(ids[~fitted], shares[~fitted]))
+    return scores | {"ari": mean_interval(ari, draws=200)}
+
+
+def miou_and_accuracy(named: Tensor, shares: Tensor) -> tuple[float, float]:
+    """mIoU over the classes that occur, and accuracy, over all labelled pixels."""
+    counts = pooled_table(named, shares, shares.shape[2])
+    hits, truth = np.diag(counts), shares.sum(dim=(0, 1)).numpy()
+    union = counts.sum(axis=1) + truth - hits
+    iou = hits[truth > 0] / union[truth > 0]
+    return float(iou.mean()), float(hits.sum() / max(truth.sum(), 1e-12))
+
+
+def _with_nobody(ids: Tensor) -> Tensor:
+    """The ids, with locations of `NOBODY` as an id of their own."""
+    return torch.where(ids == NOBODY, int(ids.max()) + 1, ids)
+
+
+def draw(
+    subject: Subject, ids: Mapping[str, Tensor], shares: Tensor, fitted: Tensor, examples: int
+) -> Figure:
+    """Images that were not fitted on: masks, clusters of three kinds, and codes by class."""
+    masks, grid = subject.records.semantic, subject.tokenizer.config.grid
+    assert masks is not None
+    rows = (~fitted).nonzero()[:examples, 0].tolist()
+    clusters = {name: each for name, each in ids.items() if not name.startswith("codes")}
+    codes = _with_nobody(ids["codes"])
+    names = majority(pooled_table(codes[fitted], shares[fitted], int(codes.max()) + 1))
+    classes = torch.from_numpy(names)[codes]
+    columns = len(clusters) + 3
+    figure = new_figure(1.75 * columns, 2.0 * max(len(rows), 1) + 0.5)
+    axes = figure.subplots(max(len(rows), 1), columns, squeeze=False)
+    present: set[int] = set()
+    for line, row in zip(axes, rows, strict=False):
+        mask = masks[row].long()
+        mask = torch.where(mask < len(subject.classes), mask, NOBODY)
+        named = classes[row].view(grid, grid)
+        show_image(line[0], subject.records.images[row])
+        show_ids(line[1], mask, "mask")
+        for axis, (name, each) in zip(line[2:], clusters.items(), strict=False):
+            show_ids(axis, each[row].view(grid, grid), name, arbitrary=True)
+        show_ids(line[-1], named, "codes by class")
+        present |= set(mask.unique().tolist()) | set(named.unique().tolist())
+    legend(figure, subject.classes, sorted(present - {NOBODY}))
+    return figure
+
+
+ANALYSIS = Analysis(run=run, options=Options, needs=("semantic",))

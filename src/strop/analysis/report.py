@@ -1,0 +1,411 @@
+"""The report: the results of one or more runs on one page, beside the paper's figures."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from strop.analysis.evaluate import KIND, Result
+from strop.analysis.findings import FORMAT, Table
+from strop.analysis.metric_info import METRICS
+from strop.analysis.page import (
+    Block,
+    Heading,
+    Picture,
+    Points,
+    Text,
+    to_html,
+    to_latex,
+    to_markdown,
+)
+from strop.analysis.paper import MEAN, OFFICIAL, Setting, setting_of
+from strop.analysis.registry import EVALUATIONS
+from strop.data.spec import parse_spec
+from strop.errors import DataError
+from strop.files import PathLike, read_json, write_json, write_text
+from strop.statistics import pearson
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "alignment": (
+        "cosine",
+        "r2",
+        "r2_centred",
+        "rmse",
+        "codebook_used",
+        "codebook_effective",
+        "perplexity",
+        "length_mean",
+        "length_spread",
+        "bits_fixed_rate",
+        "bits_entropy",
+        "compression",
+    ),
+    "pixels": ("ssim", "ssim_mean_image", "lpips"),
+    "rate": (
+        "length_mean",
+        "r2",
+        "search_length_mean",
+        "search_correlation",
+        "regret_r2",
+        "regret_r2_fixed",
+        "regret_r2_search",
+        "choice_gain_r2",
+        "search_cost",
+    ),
+    "segmentation": ("miou", "pixel_accuracy", "class_accuracy", "r2_probe"),
+    "multilabel": ("map", "map_11"),
+    "depth": ("depth_rmse", "abs_rel", "delta1", "delta2", "delta3"),
+}
+"""The columns of each evaluation's table."""
+
+
+def read_runs(runs: Sequence[PathLike]) -> list[Result]:
+    """The results of all runs, by model and analysis, each with the paths of its `pictures`."""
+    parts = [part for run in each_once(runs) for part in read_run(run)]
+    models = list(dict.fromkeys(part["model"]["fingerprint"] for part in parts))
+    suites = list(EVALUATIONS)
+    names = {part["model"]["fingerprint"]: part["model"]["name"] for part in parts}
+    for part in parts:
+        model = part["model"]
+        if list(names.values()).count(model["name"]) > 1:  # two folders may both be called `model`
+            part["model"] = {**model, "name": f"{model['name']} {model['fingerprint'][:6]}"}
+    return sorted(
+        parts,
+        key=lambda part: (models.index(part["model"]["fingerprint"]), suites.index(part["suite"])),
+    )
+
+
+def each_once(runs: Sequence[PathLike]) -> list[Path]:
+    """The folders in their order, without duplicates."""
+    return list({run.resolve(): run for run in map(Path, runs)}.values())
+
+
+def read_run(run: Path) -> list[Result]:
+    """The results of one run, by analysis."""
+    paths = [path for name in EVALUATIONS for path in sorted(run.glob(f"*/{name}.json"))]
+    if not paths:
+        raise DataError(
+            f"{run} holds no finished result of an evaluation.",
+            "Give folders that `strop eval` wrote.",
+        )
+    return [
+        {
+            **read_json(path, KIND, FORMAT),
+            "pictures": sorted(path.parent.glob(f"{path.stem}*.png")),
+        }
+        for path in paths
+    ]
+
+
+def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False) -> list[Path]:
+    """Write `report.md`, `.html`, `.json` and, with `latex`, `.tex` to the folder `out`."""
+    folder = Path(out)
+    parts = read_runs(runs)
+    for number, part in enumerate(parts):
+        _copy_pictures(part, folder / "figures", number)
+    blocks = [Heading("Evaluation", 1), *report_blocks(parts)]
+    pages = {"report.md": to_markdown(blocks, folder), "report.html": to_html(blocks)}
+    if latex:
+        pages["report.tex"] = to_latex(blocks, folder)
+    for name, text in pages.items():
+        write_text(folder / name, text)
+    plain = [{key: part[key] for key in part if key != "pictures"} for part in parts]
+    content = {"parts": plain, "paper": compare(parts)}
+    write_json(folder / "report.json", "report", 1, content)
+    return [folder / name for name in (*pages, "report.json")]
+
+
+def _copy_pictures(part: Result, folder: Path, number: int) -> None:
+    """Copy the pictures of a result into the folder of the page."""
+    copies = {picture: folder / f"{number:02d}-{picture.name}" for picture in part["pictures"]}
+    for picture, copy in copies.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(picture, copy)
+    part["pictures"] = list(copies.values())
+
+
+def compare(parts: Sequence[Result]) -> list[dict[str, Any]]:
+    """Every value that the paper also has, for the same setting, with the paper's value."""
+    rows = []
+    for part in parts:
+        setting = setting_of(part)
+        for representation, values in figures_of(part):
+            for measure, ours in values.items():
+                rows.append(_compared(part, setting, representation, measure, ours))
+    rows += _means(parts)
+    return [row for row in rows if row["paper"] is not None]
+
+
+def figures_of(part: Result) -> Iterator[tuple[str, dict[str, float | None]]]:
+    """The values of a result by representation; the name is empty if it has none."""
+    yield "", part.get("values", {}) | part.get("timing", {})
+    for name, found in part.get("representations", {}).items():
+        yield name, found["values"]
+
+
+def _compared(
+    part: Result, setting: Setting, representation: str, measure: str, ours: float | None
+) -> dict[str, Any]:
+    return {
+        "model": part["model"]["name"],
+        "suite": part["suite"],
+        "dataset": setting.dataset,
+        "representation": representation,
+        "measure": measure,
+        "ours": ours,
+        "paper": setting.value(part["suite"], measure, representation),
+    }
+
+
+def _means(parts: Sequence[Result]) -> Iterator[dict[str, Any]]:
+    """The paper's first table: mean alignment over its five datasets, if all are measured."""
+    for _, group in groupby(
+        (part for part in parts if part["suite"] == "alignment"),
+        key=lambda part: part["model"]["fingerprint"],
+    ):
+        same = [(part, setting_of(part)) for part in group]
+        same = [(part, setting) for part, setting in same if not setting.differs]
+        if {setting.dataset for _, setting in same} >= OFFICIAL.keys():
+            part, setting = same[0]
+            mean = Setting(
+                variant=setting.variant,
+                trained_on=setting.trained_on,
+                dataset=MEAN,
+                differs=(),
+            )
+            for measure in part["values"]:
+                ours = _mean([other["values"][measure] for other, _ in same])
+                yield _compared(part, mean, "", measure, ours)
+
+
+# The page.
+
+
+def report_blocks(parts: list[Result]) -> Iterator[Block]:
+    """The page without its title."""
+    yield from _models(parts)
+    for suite in EVALUATIONS:
+        some = [part for part in parts if part["suite"] == suite]
+        if some:
+            yield from _suite(suite, some)
+    yield from _predictors(parts)
+    yield from _beside_the_paper(parts)
+    yield from _definitions(parts)
+    yield from _circumstances(parts)
+
+
+def _models(parts: list[Result]) -> Iterator[Block]:
+    models = {part["model"]["fingerprint"]: part["model"] for part in parts}
+    header = ["model", "teacher", "image", "K", "codes", "trained on"]
+    yield Table("", header, [_facts(model) for model in models.values()])
+
+
+def _facts(model: dict[str, Any]) -> list[str]:
+    config = model["config"]
+    if not config:  # another tokenizer: only its bits are known
+        return [model["name"], *["–"] * 3, f"{model['about']['bits']:,.0f} bits", "–"]
+    return [
+        model["name"],
+        Path(config["teacher"]["name"]).name,
+        f"{config['image_size']} px",
+        str(config["max_length"]),
+        str(config["quantizer"]["codes"]),
+        _data_label(str(model["about"].get("data", "–"))),
+    ]
+
+
+def _suite(suite: str, parts: list[Result]) -> Iterator[Block]:
+    yield Heading(suite.capitalize())
+    columns = [
+        name
+        for name in COLUMNS[suite]
+        if any(name in values for part in parts for _, values in figures_of(part))
+    ]
+    header = ["", "images", *(METRICS[name].heading for name in columns)]
+    rows = []
+    for part in parts:
+        for representation, values in figures_of(part):
+            if any(name in values for name in columns):
+                label = f"{_label(part)} {representation}".strip()
+                cells = [_cell(part, representation, name, values) for name in columns]
+                rows.append([label, f"{part['images']:,}", *cells])
+    if suite == "alignment":
+        rows += _mean_rows(parts, columns)
+    yield Table("", header, rows)
+    for part in parts:
+        # 0.1.0 wrote a single `note`.
+        for note in part.get("notes", [part["note"]] if "note" in part else []):
+            yield Text(f"{_label(part)}: {note}")
+        if suite == "alignment":
+            yield from _baselines(part)
+        if lengths := part.get("lengths") if "representations" in part else None:
+            yield from _at_lengths(part, lengths, columns)
+        for picture in part["pictures"]:
+            yield Picture(picture, f"{suite.capitalize()}: {_label(part)}")
+
+
+def _mean_rows(parts: list[Result], columns: list[str]) -> Iterator[list[str]]:
+    """The mean over datasets, for each model that was measured on several."""
+    for name, group in groupby(parts, key=lambda part: part["model"]["name"]):
+        values = [part["values"] for part in group]
+        if len(values) > 1:
+            means = [_mean([each[column] for each in values]) for column in columns]
+            cells = [METRICS[c].format(mean) for c, mean in zip(columns, means, strict=True)]
+            yield [f"{name}, mean of {len(values)}", "", *cells]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _cell(part: Result, representation: str, name: str, values: dict[str, float | None]) -> str:
+    """A value with its interval, if it has one."""
+    if name not in values:
+        return ""
+    measure = METRICS[name]
+    found = part["representations"][representation] if representation else part
+    interval = found.get("intervals", {}).get(name)
+    bounds = f" [{', '.join(map(measure.format, interval))}]" if interval else ""
+    return measure.format(values[name]) + bounds
+
+
+def _baselines(part: Result) -> Iterator[Block]:
+    """Model, baselines and floor at equal bits."""
+    shown = ("cosine", "r2", "r2_centred")
+    floor = {name: part["values"][f"{name}_mean_field"] for name in shown}
+    header = ["lengths", "code", "bits", *(METRICS[name].heading for name in shown)]
+    rows = []
+    for budget in part.get("budgets", []):
+        codes = {"the model": {**budget["model"], "bits": budget["bits"]}, **budget["baselines"]}
+        rows += [
+            [
+                budget["lengths"],
+                name,
+                f"{code['bits']:,.1f}",
+                *(METRICS[each].format(code[each]) for each in shown),
+            ]
+            for name, code in codes.items()
+        ]
+    scores = ", ".join(f"{METRICS[name].title} {floor[name]:.3f}" for name in shown)
+    yield Text(
+        f"{_label(part)}: the mean field of these images, with no bits at all, has {scores}."
+    )
+    if rows:
+        yield Table("", header, rows)
+
+
+def _at_lengths(part: Result, lengths: list[Result], columns: list[str]) -> Iterator[Block]:
+    """Probes at forced lengths."""
+    names = [name for name in lengths[0] if name != "length"] if lengths else []
+    header = ["length", *(f"{name} {METRICS[each].heading}" for name in names for each in columns)]
+    rows = [
+        [
+            str(row["length"]),
+            *(
+                METRICS[each].format(row[name]["values"].get(each))
+                for name in names
+                for each in columns
+            ),
+        ]
+        for row in lengths
+    ]
+    yield Text(f"{_label(part)}: probes at forced lengths.")
+    yield Table("", header, rows)
+
+
+def _predictors(parts: list[Result]) -> Iterator[Block]:
+    """The correlation of alignment metrics with mIoU, if there are at least three models."""
+    fields = {
+        (part["model"]["fingerprint"], part["data"]): part["values"]
+        for part in parts
+        if part["suite"] == "alignment"
+    }
+    rows: list[dict[str, float]] = []
+    for part in parts:
+        beside = fields.get((part["model"]["fingerprint"], part["data"]))
+        latent = part.get("representations", {}).get("latent")
+        if part["suite"] == "segmentation" and beside and latent:
+            rows.append(beside | part.get("values", {}) | {"miou": latent["values"]["miou"]})
+    if len(rows) < 3:
+        return
+    names = [name for name in ("cosine", "r2", "r2_centred", "r2_probe") if name in rows[0]]
+    miou = [row["miou"] for row in rows]
+    yield Heading("Which metric predicts mIoU")
+    yield Text(
+        f"Pearson's r with the mIoU of the interpreted field, over {len(rows)} pairs of model and "
+        "dataset."
+    )
+    found = [[METRICS[n].title, f"{pearson([row[n] for row in rows], miou):.3f}"] for n in names]
+    yield Table("", ["", "r"], found)
+
+
+def _beside_the_paper(parts: list[Result]) -> Iterator[Block]:
+    yield Heading("Beside the paper")
+    rows = []
+    for row in compare(parts):
+        measure = METRICS[row["measure"]]
+        label = " ".join(
+            filter(None, [row["model"], row["suite"], row["dataset"], row["representation"]])
+        )
+        ours, paper = row["ours"], row["paper"]
+        gap = "–" if ours is None else f"{ours - paper:+.{measure.digits}f}"
+        rows.append([label, measure.heading, measure.format(ours), measure.format(paper), gap])
+    if rows:
+        yield Table("", ["", "measure", "ours", "paper", "difference"], rows)
+    others: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for part in parts:
+        if differs := setting_of(part).differs:
+            others.setdefault((_label(part), differs), []).append(part["suite"])
+    if others:
+        yield Text("The paper has no figures of the same setting as these:")
+        yield Points(
+            [
+                f"{label} ({', '.join(suites)}): {'; '.join(differs)}."
+                for (label, differs), suites in others.items()
+            ]
+        )
+
+
+def _definitions(parts: list[Result]) -> Iterator[Block]:
+    used = {name for part in parts for _, values in figures_of(part) for name in values}
+    yield Heading("Definitions")
+    yield Points(
+        [f"{each.title}: {each.definition}." for name, each in METRICS.items() if name in used]
+    )
+
+
+def _circumstances(parts: list[Result]) -> Iterator[Block]:
+    yield Heading("Circumstances")
+    header = ["part", "fitted on", "protocol", "seed", "device", "torch", "seconds", "finished"]
+    rows = [
+        [
+            f"{part['suite']} of {_label(part)}",
+            _data_label(part["train"]) if part["train"] else "–",
+            part["protocol"],
+            str(part["seed"]),
+            f"{part['machine']['device']}, {part['machine']['cores']} cores",
+            part["machine"]["torch"],
+            f"{part['seconds']:.1f}",
+            part["finished"],
+        ]
+        for part in parts
+    ]
+    yield Table("", header, rows)
+
+
+def _label(part: Result) -> str:
+    return f"{part['model']['name']} on {_data_label(part['data'])}"
+
+
+def _data_label(text: str) -> str:
+    """A spec without its path, which is specific to a machine."""
+    try:
+        spec = parse_spec(text)
+    except DataError:  # a model may have been trained on data without a spec
+        return text
+    chosen = ", ".join(f"{key}={value}" for key, value in spec.parameters.items())
+    return f"{spec.kind} ({chosen})" if chosen else spec.kind

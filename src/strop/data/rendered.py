@@ -1,0 +1,274 @@
+"""Rendered scenes as a dataset: nothing on disk, every record made when asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from strop.data.pool import default_context
+from strop.data.record import Record
+from strop.errors import DataError
+from strop.files import PathLike, atomic_path, read_json, write_json, write_text
+from strop.progress import Progress, no_progress
+from strop.scenes.describe import describe, image_name
+from strop.scenes.render import RENDERER_VERSION, image_size, render, truth
+from strop.scenes.sampling import object_counts, sample_scenes
+from strop.scenes.scene import By, Scenes, class_names, object_classes, semantic_masks
+
+MAX_SCENES = 10**9
+MAX_SIZE = 2048
+_BLOCK = 2048
+"""Scenes sampled at once on a GPU."""
+_FORMAT = ("scenes", 1)
+_INFO = {"version": "1.0", "license": "Apache-2.0", "source": "strop.scenes"}
+
+
+class ScenesDataset:
+    """`n` scenes of `seed`, rendered on the fly; a `strop.data.record.Dataset`.
+
+    Record `i` is scene `start + i` and depends on nothing else. `by` chooses the classes of the
+    semantic mask and of the labels: "shape" (shape and material) or "color".
+    """
+
+    def __init__(
+        self,
+        n: int = 10_000,
+        *,
+        seed: int = 0,
+        size: int | tuple[int, int] = 128,
+        by: By = "shape",
+        start: int = 0,
+        split: str = "new",
+    ) -> None:
+        if not (1 <= n <= MAX_SCENES and 0 <= start < 2**62):
+            raise DataError(
+                f"scenes: n is {n} and start is {start}.",
+                f"n is 1 to {MAX_SCENES:,}, and start is not negative and below 2**62.",
+            )
+        if by not in ("shape", "color"):
+            raise DataError(f"scenes: by is {by!r}.", "Expected 'shape' or 'color'.")
+        if not all(1 <= side <= MAX_SIZE for side in image_size(size)):
+            raise DataError(f"scenes: size is {size}.", f"Expected 1 to {MAX_SIZE} pixels.")
+        self.n, self.seed, self.size, self.by = n, seed, size, by
+        self.start, self.split = start, split
+        self.name = f"scenes:?n={n}&seed={seed}"
+        self.classes = class_names(by)
+        self.label_names = self.classes[1:]
+
+    def __len__(self) -> int:
+        return self.n
+
+    def sources(self) -> Iterator[str]:
+        """The parameters that determine every record."""
+        yield f"seed={self.seed} start={self.start} size={self.size} by={self.by} {self.split}"
+
+    def __getitem__(self, index: int) -> Record:
+        if not -self.n <= index < self.n:
+            raise IndexError(f"scene {index} of {self.n}")
+        return self.records([index % self.n])[0]
+
+    def scenes(self, indices: list[int] | range, device: torch.device | str = "cpu") -> Scenes:
+        """The scenes at `indices` as tensors."""
+        return sample_scenes(self.seed, [self.start + i for i in indices], device)
+
+    def object_counts(self) -> Tensor:
+        """(n,) int64: objects in each scene, without making any."""
+        return object_counts(self.seed, range(self.start, self.start + self.n))
+
+    def images(self, indices: list[int] | range, device: torch.device | str = "cpu") -> Tensor:
+        """Images at `indices`: (B, 3, H, W) uint8 on `device`."""
+        return render(self.scenes(indices, device), self.size)
+
+    def records(
+        self, indices: list[int] | range, device: torch.device | str = "cpu"
+    ) -> list[Record]:
+        """Whole records at `indices`, rendered together; their tensors are on `device`."""
+        scenes = self.scenes(indices, device)
+        images = render(scenes, self.size)
+        instance, depth = truth(scenes, self.size)
+        semantic = semantic_masks(scenes, instance, self.by)
+        held = torch.zeros(len(scenes), len(self.classes), dtype=torch.bool, device=images.device)
+        classes = torch.where(scenes.present, object_classes(scenes, self.by), 0)
+        held.scatter_(1, classes, torch.ones_like(classes, dtype=torch.bool))
+        records = []
+        for row, (index, scene) in enumerate(
+            zip(indices, describe(scenes, self.size, self.split), strict=True)
+        ):
+            number = self.start + index
+            scene |= {
+                "image_index": number,
+                "image_filename": image_name(self.split, number),
+            }
+            records.append(
+                Record(
+                    image=images[row],
+                    name=f"CLEVR_{self.split}_{number:06d}",
+                    semantic=semantic[row],
+                    instance=instance[row],
+                    labels=held[row, 1:],
+                    depth=depth[row],
+                    scene=scene,
+                )
+            )
+        return records
+
+    def batches(
+        self,
+        batch_size: int,
+        device: torch.device | str = "cpu",
+        first: int = 0,
+        drop_last: bool = True,
+    ) -> Iterator[Tensor]:
+        """Images in order from record `first`, (batch_size, 3, H, W) uint8 on `device`.
+
+        Scenes are sampled a block ahead, so that a GPU is asked seldom and with much at once.
+        """
+        block = max(batch_size, (_BLOCK // batch_size) * batch_size)
+        for begin in range(first, self.n, block):
+            scenes = self.scenes(range(begin, min(begin + block, self.n)), device)
+            for row in range(0, len(scenes), batch_size):
+                part = scenes[row : row + batch_size]
+                if len(part) < batch_size and drop_last:
+                    return
+                yield render(part, self.size)
+
+
+def write_scenes(
+    out: PathLike,
+    n: int = 10_000,
+    size: int | tuple[int, int] = 128,
+    seed: int = 0,
+    split: str = "train",
+    *,
+    start: int = 0,
+    batch_size: int = 16,
+    device: torch.device | str = "cpu",
+    workers: int = 0,
+    progress: Progress = no_progress,
+) -> Path:
+    """Render `n` scenes into the folder `out` and return the path of the scenes file.
+
+    images/<split>/CLEVR_<split>_000000.png   RGB
+    masks/<split>/CLEVR_<split>_000000.png    8-bit instance ids, 0 for the background
+    depth/<split>/CLEVR_<split>_000000.png    16-bit millimetres, 0 for the backdrop
+    scenes/CLEVR_<split>_scenes.json          all descriptions, written last
+    scenes/<split>/CLEVR_<split>_000000.json  each description as it is made
+
+    With `workers`, so many processes of one thread each share the work; on CPUs that is faster
+    than threads. Called again, it goes on where it was stopped: a scene whose own description
+    is there is whole. A folder written with another seed, size, start or renderer is refused. The
+    scenes file lists every scene that is there, also those past `n` of a longer run.
+    """
+    folder = Path(out)
+    height, width = image_size(size)
+    dataset = ScenesDataset(n, seed=seed, size=size, start=start, split=split)
+    settings = {
+        "split": split,
+        "seed": seed,
+        "start": start,
+        "size": [height, width],
+        "renderer": RENDERER_VERSION,
+    }
+    _claim(folder, split, settings)
+    todo = [i for i in range(n) if not _part(folder, "scenes", split, start + i, ".json").exists()]
+    chunks = [todo[first : first + batch_size] for first in range(0, len(todo), batch_size)]
+    job = partial(_write_chunk, folder, dataset, device=device)
+    done = n - len(todo)
+    progress("rendering", done, n)
+    for written in _run(job, chunks, workers, device):
+        done += written
+        progress("rendering", done, n)
+    return _collect(folder, split, {**_INFO, **settings})
+
+
+def _run(
+    job: Callable[[list[int]], int],
+    chunks: Sequence[list[int]],
+    workers: int,
+    device: torch.device | str,
+) -> Iterator[int]:
+    """How many scenes each chunk wrote, as they finish."""
+    if workers < 1:
+        yield from map(job, chunks)
+        return
+    with ProcessPoolExecutor(
+        workers, default_context(device), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        for done in as_completed([pool.submit(job, chunk) for chunk in chunks]):
+            yield done.result()
+
+
+def _write_chunk(
+    folder: Path, dataset: ScenesDataset, indices: list[int], device: torch.device | str
+) -> int:
+    for record in dataset.records(indices, device):
+        _write(folder, dataset.split, record)
+    return len(indices)
+
+
+def _part(folder: Path, kind: str, split: str, number: int, suffix: str = ".png") -> Path:
+    return folder / kind / split / f"CLEVR_{split}_{number:06d}{suffix}"
+
+
+def _claim(folder: Path, split: str, settings: dict[str, Any]) -> None:
+    """Refuse a folder that holds other scenes; mark an empty one as ours."""
+    marker = folder / "scenes" / split / "info.json"
+    if marker.exists():
+        held = read_json(marker, *_FORMAT)
+        for name, value in settings.items():
+            if held.get(name) != value:
+                raise DataError(
+                    f"{folder} holds scenes with {name} {held.get(name)}, not {value}.",
+                    "Choose another folder or split, or remove this one.",
+                )
+    else:
+        write_json(marker, *_FORMAT, settings)
+
+
+def _write(folder: Path, split: str, record: Record) -> None:
+    """Write one record. Its description comes last: it says that the rest is whole."""
+    assert record.scene is not None
+    assert record.instance is not None
+    assert record.depth is not None
+    number = int(record.scene["image_index"])
+    _save(record.image.permute(1, 2, 0).cpu().numpy(), _part(folder, "images", split, number))
+    _save(record.instance.to(torch.uint8).cpu().numpy(), _part(folder, "masks", split, number))
+    millimetres = (record.depth * 1000.0).round().clamp(0, 65535).cpu().numpy()
+    _save(millimetres.astype(np.uint16), _part(folder, "depth", split, number))
+    write_text(_part(folder, "scenes", split, number, ".json"), json.dumps(record.scene) + "\n")
+
+
+def _save(pixels: np.ndarray[Any, Any], path: Path) -> None:
+    with atomic_path(path) as temporary:
+        Image.fromarray(np.ascontiguousarray(pixels)).save(temporary, format="PNG")
+
+
+def _collect(folder: Path, split: str, info: dict[str, Any]) -> Path:
+    """Put all descriptions that are there into one file, as CLEVR has them."""
+    own = re.compile(rf"CLEVR_{re.escape(split)}_(\d+)\.json")
+    found = {
+        int(match[1]): path
+        for path in (folder / "scenes" / split).iterdir()
+        if (match := own.fullmatch(path.name))
+    }
+    scenes = []
+    for _, path in sorted(found.items()):
+        try:
+            scenes.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise DataError(
+                f"{path} is not valid JSON ({error}).", "Remove it, and its scene is made again."
+            ) from error
+    path = folder / "scenes" / f"CLEVR_{split}_scenes.json"
+    write_text(path, json.dumps({"info": info, "scenes": scenes}) + "\n")
+    return path

@@ -1,1 +1,0 @@
-"""Evaluation: how well fields are reproduced, and what frozen representations still tell."""

@@ -1,0 +1,79 @@
+"""The config of a tokenizer: those of its components, and what they share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from strop.errors import ConfigError
+from strop.images import Fit
+from strop.model.decoder import DecoderConfig
+from strop.model.generator import GeneratorConfig
+from strop.model.interpreter import InterpreterConfig
+from strop.model.length_head import LengthHeadConfig
+from strop.model.quantizer import QuantizerConfig
+from strop.model.teacher import PIXELS_PER_LOCATION, TeacherConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """The shape of a model and its preprocessing of images; `config.json` holds it.
+
+    image_size  H: images become squares of this side, by `fit`
+    max_length  K: how many codes the generator writes
+    """
+
+    teacher: TeacherConfig
+    image_size: int = 256
+    fit: Fit = "squash"
+    max_length: int = 64
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
+    length_head: LengthHeadConfig = field(default_factory=LengthHeadConfig)
+    interpreter: InterpreterConfig = field(default_factory=InterpreterConfig)
+    decoder: DecoderConfig | None = None
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "")
+        if self.image_size % PIXELS_PER_LOCATION:
+            raise ConfigError(
+                f"image_size is {self.image_size}.",
+                f"Give a multiple of {PIXELS_PER_LOCATION}, such as 128 or 256.",
+            )
+        for name, part in (("generator", self.generator), ("interpreter", self.interpreter)):
+            if part.width % part.heads:
+                raise ConfigError(
+                    f"{name}.width is {part.width} for {part.heads} heads.",
+                    "Give a width that the heads can share evenly.",
+                )
+        if self.quantizer.codes < 2:
+            raise ConfigError(
+                f"quantizer.codes is {self.quantizer.codes}.",
+                "Give at least 2; with one code, all programs are equal.",
+            )
+        if self.quantizer.decay >= 1:
+            raise ConfigError(
+                f"quantizer.decay is {self.quantizer.decay}.", "Give a number between 0 and 1."
+            )
+
+    @property
+    def grid(self) -> int:
+        """h = w: locations along one side of the field."""
+        return self.image_size // PIXELS_PER_LOCATION
+
+    @property
+    def bits(self) -> float:
+        """What a program of full length costs at a fixed rate."""
+        return self.max_length * math.log2(self.quantizer.codes)
+
+
+def _check_positive(config: Any, where: str) -> None:
+    """Every number in a model's config is above 0 and finite, in its parts too."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if is_dataclass(value):
+            _check_positive(value, f"{where}{each.name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            if type(number) in (int, float) and not 0 < number < math.inf:
+                raise ConfigError(f"{where}{each.name} is {number}.", "Give a number above 0.")

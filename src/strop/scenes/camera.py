@@ -1,0 +1,113 @@
+"""The camera: a pinhole that always looks at one point, with the world's z upwards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from strop.scenes import vocabulary as words
+
+Vector = tuple[Tensor, Tensor, Tensor]
+"""x, y and z as separate tensors of one shape: contiguous on a CPU, fused on a GPU."""
+
+
+def basis(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Right, up and forward unit vectors of cameras at `camera` (B, 3), each (B, 3)."""
+    target = camera.new_tensor(words.CAMERA_TARGET)
+    forward = torch.nn.functional.normalize(target - camera, dim=-1)
+    right = torch.stack([forward[:, 1], -forward[:, 0], torch.zeros_like(forward[:, 0])], dim=-1)
+    right = torch.nn.functional.normalize(right, dim=-1)
+    return right, torch.linalg.cross(right, forward), forward
+
+
+def directions(camera: Tensor, across: Tensor, down: Tensor) -> Vector:
+    """Rays through points of the image plane.
+
+    `across` and `down` (N,) are as `image_plane` gives them. Each of the returned x, y, z is
+    (B, N). The rays advance one metre in depth per unit: their parameter is the depth.
+    """
+    right, up, forward = basis(camera)
+    x, y, z = (
+        forward[:, k, None] + right[:, k, None] * across - up[:, k, None] * down for k in range(3)
+    )
+    return x, y, z
+
+
+def image_plane(
+    height: int, width: int, samples: int, device: torch.device | str, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Where `samples` x `samples` points in each pixel lie on the plane one metre ahead.
+
+    Returns `across` and `down`, each (height * samples * width * samples,), row by row.
+    """
+    focal = words.FOCAL * max(height, width)
+    rows = (torch.arange(height * samples, device=device, dtype=dtype) + 0.5) / samples
+    columns = (torch.arange(width * samples, device=device, dtype=dtype) + 0.5) / samples
+    down = ((rows - height / 2) / focal)[:, None].expand(-1, width * samples)
+    across = ((columns - width / 2) / focal)[None, :].expand(height * samples, -1)
+    return across.reshape(-1), down.reshape(-1)
+
+
+def project(camera: Tensor, points: Tensor, height: int, width: int) -> Tensor:
+    """Pixels of `points` (B, M, 3) seen from `camera` (B, 3): (B, M, 3) as (column, row, depth).
+
+    Columns and rows are continuous, with 0 at the image's left and upper border.
+    """
+    right, up, forward = basis(camera)
+    offset = points - camera[:, None]
+    depth = torch.einsum("bmk,bk->bm", offset, forward)
+    focal = words.FOCAL * max(height, width)
+    column = width / 2 + focal * torch.einsum("bmk,bk->bm", offset, right) / depth
+    row = height / 2 - focal * torch.einsum("bmk,bk->bm", offset, up) / depth
+    return torch.stack([column, row, depth], dim=-1)
+
+
+def ground_directions() -> dict[str, tuple[float, float, float]]:
+    """CLEVR's six directions, of the camera before its jitter: the generator never updates them."""
+    camera = torch.tensor([words.CAMERA], dtype=torch.float64)
+    x, y, _ = (camera / camera[:, :2].norm())[0].tolist()
+    behind = (-x, -y, 0.0)
+    left = (y, -x, 0.0)
+    return {
+        "behind": behind,
+        "front": (x, y, 0.0),
+        "left": left,
+        "right": (-y, x, 0.0),
+        "above": (0.0, 0.0, 1.0),
+        "below": (0.0, 0.0, -1.0),
+    }
+
+
+def fit(points: Tensor, pixels: Tensor, height: int, width: int) -> Tensor:
+    """The position (3,) of the camera that sees `points` (M, 3) at `pixels` (M, 3), in float64.
+
+    CLEVR's JSON leaves the camera out, but its depths are exact and its pixels are rounded:
+    three objects settle three unknowns. `pixels` are (column, row, depth).
+    """
+    points, pixels = points.to(torch.float64), pixels.to(torch.float64)
+    # A rounded pixel is uncertain by a third of one; a depth by what is left of float32.
+    weight = torch.tensor([3.0, 3.0, 3000.0], dtype=torch.float64)
+    camera = torch.tensor(words.CAMERA, dtype=torch.float64)
+
+    def residual(position: Tensor) -> Tensor:
+        seen = project(position[None], points[None], height, width)[0]
+        return ((seen - pixels) * weight).reshape(-1)
+
+    damping = 1e-3
+    error = residual(camera)
+    for _ in range(30):
+        columns = [
+            (residual(camera + 1e-6 * unit) - error) / 1e-6
+            for unit in torch.eye(3, dtype=torch.float64)
+        ]
+        slope = torch.stack(columns, dim=-1)
+        square = slope.T @ slope
+        step = torch.linalg.solve(square + damping * torch.diag(square.diagonal()), slope.T @ error)
+        trial = residual(camera - step)
+        if trial.square().sum() < error.square().sum():
+            camera, error, damping = camera - step, trial, damping / 10
+            if step.abs().max() < 1e-9:
+                break
+        else:
+            damping *= 10
+    return camera

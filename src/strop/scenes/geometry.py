@@ -1,0 +1,215 @@
+"""Rays against solids. Every solid is the set of points a ray enters once and leaves once.
+
+Objects are handled in their own frame, where each fills [-1, 1] along every axis: the unit
+sphere, the cube of side two, the cylinder of radius one and height two. Rays are carried there
+without normalising, so that their parameter keeps its meaning.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from strop.scenes import vocabulary as words
+from strop.scenes.camera import Vector
+from strop.scenes.scene import Scenes
+
+BEVEL = {words.CUBE: 0.2, words.SPHERE: 1.0, words.CYLINDER: 0.07}
+"""Radius of the rounded edges over the object's own; fitted to masks of the generator."""
+_ROUNDING_STEPS = 4
+_ROUNDING_GAP = 0.01
+_BOUND = {words.CUBE: 3**0.5, words.SPHERE: 1.0, words.CYLINDER: 2**0.5}
+_TINY = 1e-12
+
+
+class Solids(NamedTuple):
+    """What the intersection needs of the objects. All are of one shape: (B, O), or gathered."""
+
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    scale: Tensor  # 1 / radius
+    cos: Tensor
+    sin: Tensor
+    cube: Tensor  # bool
+    sphere: Tensor  # bool
+    present: Tensor  # bool
+    bound: Tensor  # radius of a sphere around the centre that holds the object
+    bevel: Tensor  # radius of the rounded edges in the object's frame
+
+    def take(self, index: Tensor) -> Solids:
+        """The objects at `index` of the flattened leading dimensions."""
+        return Solids(*(value.reshape(-1)[index] for value in self))
+
+    def spread(self) -> Solids:
+        """(B, O) to (B, O, 1), to stand beside rays."""
+        return Solids(*(value.unsqueeze(-1) for value in self))
+
+    def column(self, index: int) -> Solids:
+        """Object `index` of every scene: (B, O) to (B, 1)."""
+        return Solids(*(value[:, index : index + 1] for value in self))
+
+
+def solids(scenes: Scenes) -> Solids:
+    """The objects of `scenes` for intersection, each part (B, O)."""
+    radius = scenes.radius
+    cube, sphere = scenes.shape == words.CUBE, scenes.shape == words.SPHERE
+    return Solids(
+        x=scenes.position[..., 0].contiguous(),
+        y=scenes.position[..., 1].contiguous(),
+        z=radius,
+        scale=1.0 / radius,
+        cos=torch.cos(scenes.angle),
+        sin=torch.sin(scenes.angle),
+        cube=cube,
+        sphere=sphere,
+        present=scenes.present,
+        bound=radius * _by_shape(_BOUND, cube, sphere),
+        bevel=_by_shape(BEVEL, cube, sphere).to(radius.dtype),
+    )
+
+
+def shape_codes(solid: Solids) -> list[int]:
+    """The shapes of a single scene's objects, on the host."""
+    flags = zip(solid.cube[0].tolist(), solid.sphere[0].tolist(), strict=True)
+    return [
+        words.CUBE if cube else words.SPHERE if sphere else words.CYLINDER for cube, sphere in flags
+    ]
+
+
+def _by_shape(table: dict[int, float], cube: Tensor, sphere: Tensor) -> Tensor:
+    round_or_not = torch.where(sphere, table[words.SPHERE], table[words.CYLINDER])
+    return torch.where(cube, table[words.CUBE], round_or_not)
+
+
+def to_local(solid: Solids, point: Vector) -> Vector:
+    """A point of the world in the object's frame."""
+    return rotate_in(solid, (point[0] - solid.x, point[1] - solid.y, point[2] - solid.z))
+
+
+def rotate_in(solid: Solids, vector: Vector) -> Vector:
+    """A direction of the world in the object's frame, scaled as lengths are."""
+    x, y, z = vector
+    return (
+        (solid.cos * x + solid.sin * y) * solid.scale,
+        (solid.cos * y - solid.sin * x) * solid.scale,
+        z * solid.scale,
+    )
+
+
+def rotate_out(solid: Solids, vector: Vector) -> Vector:
+    """A direction of the object's frame in the world, not scaled."""
+    x, y, z = vector
+    return solid.cos * x - solid.sin * y, solid.cos * y + solid.sin * x, z
+
+
+def interval(solid: Solids, origin: Vector, direction: Vector) -> tuple[Tensor, Tensor]:
+    """Where the ray `origin + t * direction` of the world enters and leaves the object.
+
+    Everything broadcasts. A ray that misses has `enter > leave`; the parts of the ray behind
+    its origin count, so callers compare with zero themselves.
+    """
+    start, way = to_local(solid, origin), rotate_in(solid, direction)
+    enter_round, leave_round = _round(start, way, solid.sphere.to(way[0].dtype))
+    enter_flat, leave_flat = _both(_slab(start[0], way[0]), _slab(start[1], way[1]))
+    enter = torch.where(solid.cube, enter_flat, enter_round)
+    leave = torch.where(solid.cube, leave_flat, leave_round)
+    enter_z, leave_z = _slab(start[2], way[2])
+    enter = torch.where(solid.sphere, enter, torch.maximum(enter, enter_z))
+    leave = torch.where(solid.sphere, leave, torch.minimum(leave, leave_z))
+    return enter, leave
+
+
+def interval_of(
+    shape: int, solid: Solids, origin: Vector, direction: Vector
+) -> tuple[Tensor, Tensor]:
+    """`interval` for objects that are all of one shape, an index into `vocabulary.SHAPES`."""
+    start, way = to_local(solid, origin), rotate_in(solid, direction)
+    if shape == words.SPHERE:
+        return _round(start, way, 1.0)
+    level = _slab(start[2], way[2])
+    if shape == words.CYLINDER:
+        return _both(_round(start, way, 0.0), level)
+    return _both(_both(_slab(start[0], way[0]), _slab(start[1], way[1])), level)
+
+
+def _both(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """What two intervals have in common."""
+    return torch.maximum(a[0], b[0]), torch.minimum(a[1], b[1])
+
+
+def _round(start: Vector, way: Vector, weight: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Where a ray lies within x² + y² + weight z² <= 1: 1 for spheres, 0 for cylinders."""
+    (ox, oy, oz), (dx, dy, dz) = start, way
+    upward = weight * dz
+    a = (dx * dx + dy * dy + upward * dz).clamp(min=_TINY)
+    b = ox * dx + oy * dy + oz * upward
+    c = ox * ox + oy * oy + weight * (oz * oz) - 1.0
+    discriminant = b * b - a * c
+    root = discriminant.clamp(min=0.0).sqrt()
+    inverse = 1.0 / a
+    enter = torch.where(discriminant < 0.0, torch.inf, (-b - root) * inverse)
+    return enter, (root - b) * inverse
+
+
+def _slab(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a ray lies within [-1, 1] along one axis."""
+    tiny = torch.where(direction < 0.0, -_TINY, _TINY).to(direction.dtype)
+    inverse = 1.0 / torch.where(direction.abs() < _TINY, tiny, direction)
+    middle, half = -origin * inverse, inverse.abs()
+    return middle - half, middle + half
+
+
+def round_edges(
+    solid: Solids, origin: Vector, direction: Vector, enter: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Move the hit at `enter` from the sharp hull onto the object with rounded edges.
+
+    Returns the ray's parameter and whether the rounded object is hit at all. A few steps of
+    the distance to the surface suffice: hull and object are never far apart.
+    """
+    ox, oy, oz = to_local(solid, origin)
+    dx, dy, dz = rotate_in(solid, direction)
+    speed = torch.rsqrt(dx * dx + dy * dy + dz * dz)
+    finite = torch.where(torch.isfinite(enter), enter, 0.0)
+    gap = torch.zeros_like(finite)
+    for step in range(_ROUNDING_STEPS + 1):
+        x, y, z = _excess(solid, (ox + finite * dx, oy + finite * dy, oz + finite * dz))
+        gap = torch.sqrt(x * x + y * y + z * z) - solid.bevel
+        if step < _ROUNDING_STEPS:
+            finite = finite + gap * speed
+    return torch.where(solid.sphere, enter, finite), solid.sphere | (gap < _ROUNDING_GAP)
+
+
+def normal(solid: Solids, local: Vector) -> Vector:
+    """Outward unit normal of the world at `local`, a point on the object's surface.
+
+    Near an edge it turns as on a rounded one: that is what makes metal edges glint in CLEVR.
+    """
+    nx, ny, nz = _excess(solid, local)
+    length = torch.rsqrt((nx * nx + ny * ny + nz * nz).clamp(min=_TINY))
+    return rotate_out(solid, (nx * length, ny * length, nz * length))
+
+
+def _excess(solid: Solids, local: Vector) -> Vector:
+    """From the core of an object, its inside less the bevel, to a point outside the core.
+
+    The core of a sphere is its centre. The surface lies where this is as long as the bevel.
+    """
+    x, y, z = local
+    edge = 1.0 - solid.bevel
+    across = torch.sqrt((x * x + y * y).clamp(min=_TINY))
+    rim = (across - edge).clamp(min=0.0) / across
+    boxed = solid.cube | solid.sphere
+    return (
+        torch.where(boxed, _beyond(x, edge), x * rim),
+        torch.where(boxed, _beyond(y, edge), y * rim),
+        _beyond(z, edge),
+    )
+
+
+def _beyond(value: Tensor, edge: Tensor) -> Tensor:
+    """By how much `value` lies beyond [-edge, edge], with its sign."""
+    return value - torch.minimum(torch.maximum(value, -edge), edge)

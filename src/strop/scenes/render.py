@@ -1,0 +1,351 @@
+"""From scenes to images, masks and depth."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from strop.scenes import camera as cameras
+from strop.scenes import hashing, shading, trace
+from strop.scenes import vocabulary as words
+from strop.scenes.camera import Vector
+from strop.scenes.geometry import Solids, normal, solids, to_local
+from strop.scenes.lights import Lights, light_samples, lights
+from strop.scenes.scene import Scenes
+from strop.scenes.shading import Surface
+
+RENDERER_VERSION = 1
+"""Goes up when the same seed gives other scenes or other pixels."""
+
+FAR = 120.0
+"""Where the ground ends in the backdrop, in metres of depth."""
+
+
+class Quality(NamedTuple):
+    """What an image is made with. The defaults are what `ScenesDataset` renders."""
+
+    samples: int = 2  # rays per pixel, along each side
+    shadow_samples: int = 2  # shadow rays per camera ray and lamp, along each side of the lamp
+    shadows: bool = True
+    mirror: bool = True  # the bounce that shows a metal's surroundings
+
+
+BEST = Quality()
+
+
+class World(NamedTuple):
+    """All that rays need of a batch of scenes."""
+
+    solid: Solids
+    albedo: Vector  # (B, O) each
+    metal: Tensor  # (B, O) bool
+    lamp: Lights
+    camera: Tensor  # (B, 3)
+
+
+def world(scenes: Scenes) -> World:
+    """Prepare `scenes` for tracing."""
+    return World(
+        solids(scenes),
+        shading.albedos(scenes),
+        scenes.material == words.METAL,
+        lights(scenes),
+        scenes.camera,
+    )
+
+
+class Rays(NamedTuple):
+    """The camera's rays for one image size; the same for every scene."""
+
+    across: Tensor  # (N,)
+    down: Tensor  # (N,)
+    shadow_across: Tensor  # (S, N) places on a lamp, in [-1/2, 1/2]
+    shadow_up: Tensor  # (S, N)
+    mirror_across: Tensor  # (1, N) the same for mirrors and the shadows in them
+    mirror_up: Tensor  # (1, N)
+
+
+@functools.lru_cache(maxsize=8)
+def camera_rays(
+    height: int, width: int, device: torch.device | str, quality: Quality = BEST
+) -> Rays:
+    """`samples` squared rays for each pixel, row by row over the whole finer grid.
+
+    The lamp is cut into a grid of cells; each ray of a pixel takes its own cells, one place in
+    each, jittered by a hash of the ray's number. So a pixel's shadow is soft without bands.
+    """
+    samples, lamp = quality.samples, quality.shadow_samples
+    across, down = cameras.image_plane(height, width, samples, device, torch.float32)
+    rows, columns = height * samples, width * samples
+    grid = torch.arange(rows * columns, device=device)
+    row, column = torch.div(grid, columns, rounding_mode="floor") % samples, grid % samples
+    cell = torch.arange(lamp**2, device=device)[:, None]
+    cells = samples * lamp
+    jitter = hashing.uniform(hashing.key(0, grid), 2 * lamp**2)
+    first_jitter, second_jitter = jitter.float().T.chunk(2)
+    first = (cell % lamp) * samples + column
+    second = torch.div(cell, lamp, rounding_mode="floor") * samples + row
+    return Rays(
+        across,
+        down,
+        (first + first_jitter) / cells - 0.5,
+        (second + second_jitter) / cells - 0.5,
+        # The first place of each ray, stretched so that a pixel's rays fill the whole lamp.
+        (column + first_jitter[:1]) / samples - 0.5,
+        (row + second_jitter[:1]) / samples - 0.5,
+    )
+
+
+def _surface(
+    scene: World, origin: Vector, direction: Vector, depth: Tensor, which: Tensor
+) -> tuple[Surface, Tensor]:
+    """What the rays hit, objects or ground, and whether they hit anything."""
+    floor = -origin[2] / torch.where(direction[2] < -1e-6, direction[2], -1e-6)
+    far = (direction[2] >= -1e-6) | (floor > FAR)
+    ground = which < 0
+    depth = torch.where(ground, torch.where(far, FAR, floor), depth)
+    point = tuple(o + depth * d for o, d in zip(origin, direction, strict=True))
+    index = which.clamp(min=0)
+    solid = Solids(*(value.gather(1, index) for value in scene.solid))
+    facing = normal(solid, to_local(solid, (point[0], point[1], point[2])))
+    zero, one = torch.zeros_like(depth), torch.ones_like(depth)
+    facing = (
+        torch.where(ground, zero, facing[0]),
+        torch.where(ground, zero, facing[1]),
+        torch.where(ground, one, facing[2]),
+    )
+    albedo = tuple(
+        torch.where(ground, shading.GROUND_ALBEDO, part.gather(1, index)) for part in scene.albedo
+    )
+    length = torch.rsqrt(direction[0] ** 2 + direction[1] ** 2 + direction[2] ** 2)
+    surface = Surface(
+        point=(point[0], point[1], point[2]),
+        normal=facing,
+        view=(-direction[0] * length, -direction[1] * length, -direction[2] * length),
+        albedo=(albedo[0], albedo[1], albedo[2]),
+        metal=scene.metal.gather(1, index) & ~ground,
+        ground=ground,
+        own=which,
+    )
+    return surface, ~(ground & far)
+
+
+def _light(
+    scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool, quality: Quality
+) -> Vector:
+    """Radiance of matte and glossy reflection, without mirrors."""
+    if not quality.shadows:
+        seen = torch.ones_like(surface.point[0])[:, None].expand(-1, len(words.LIGHTS), -1)
+    elif dense:
+        samples = light_samples(scene.lamp, *shadow)
+        seen = trace.visible(scene.solid, surface.point, samples, surface.own)
+    else:
+        seen = trace.visible_sparse(
+            scene.solid, surface.point, surface.normal, scene.lamp, shadow, surface.own
+        )
+    straight = shading.direct(surface, scene.lamp, seen)
+    open_sky, glow = shading.surroundings(surface, scene.solid, scene.albedo)
+    share = torch.where(surface.metal, 0.0, open_sky)
+    red, green, blue = (
+        s + albedo * share * (shading.AMBIENT + shading.BLEED * g)
+        for s, albedo, g in zip(straight, surface.albedo, glow, strict=True)
+    )
+    return red, green, blue
+
+
+def _mirror(
+    scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool, quality: Quality
+) -> Vector:
+    """What metal reflects: the other objects, the ground and the world."""
+    direction = _blur(_reflect(surface.view, surface.normal), shadow)
+    depth, which = trace.nearest(scene.solid, surface.point, direction, surface.own, False)
+    seen, hit = _surface(scene, surface.point, direction, depth, which)
+    light = _light(scene, seen, shadow, dense, quality)
+    # Metal in metal shows the world alone: one bounce is all there is.
+    second = shading.world_radiance(_reflect(seen.view, seen.normal))
+    world_light = shading.world_radiance((direction[0], direction[1], direction[2].abs()))
+    near, far = shading.GROUND_END
+    away = torch.sqrt(seen.point[0] ** 2 + seen.point[1] ** 2)
+    fade = ((away - near) / (far - near)).clamp(0.0, 1.0)
+    fade = torch.where(seen.ground, torch.where(hit, fade, 1.0), 0.0)
+    red, green, blue = (
+        world_light * fade
+        + (part + torch.where(seen.metal, albedo * shading.METAL_TINT * second, 0.0)) * (1.0 - fade)
+        for part, albedo in zip(light, seen.albedo, strict=True)
+    )
+    return red, green, blue
+
+
+def _reflect(view: Vector, facing: Vector) -> Vector:
+    """Where a ray that arrives against `view` goes on from a mirror, (B, N) unit vectors."""
+    along = view[0] * facing[0] + view[1] * facing[1] + view[2] * facing[2]
+    return (
+        2.0 * along * facing[0] - view[0],
+        2.0 * along * facing[1] - view[1],
+        2.0 * along * facing[2] - view[2],
+    )
+
+
+def _blur(direction: Vector, place: tuple[Tensor, Tensor]) -> Vector:
+    """Spread mirror rays over a small cone, each by its own `place` (1, N) in [-1/2, 1/2]."""
+    x, y, z = direction
+    side, rise = (shading.MIRROR_BLUR * part[0] for part in place)
+    x, y, z = x - side * y, y + side * x, z + rise
+    length = torch.rsqrt(x * x + y * y + z * z)
+    return x * length, y * length, z * length
+
+
+def radiance(
+    scene: World, rays: Rays, size: tuple[int, int], dense: bool, quality: Quality = BEST
+) -> Tensor:
+    """Linear red, green and blue along the camera's rays: (B, N, 3)."""
+    direction = cameras.directions(scene.camera, rays.across, rays.down)
+    ox, oy, oz = (scene.camera[:, k : k + 1] for k in range(3))
+    origin = (ox, oy, oz)
+    if dense:
+        nothing = torch.full(direction[0].shape, -1, device=ox.device, dtype=torch.int64)
+        depth, which = trace.nearest(scene.solid, origin, direction, nothing, True)
+    else:
+        depth, which = trace.nearest_of_camera(scene.solid, scene.camera, *size, quality.samples)
+    surface, _ = _surface(scene, origin, direction, depth, which)
+    shadow = (rays.shadow_across, rays.shadow_up)
+    light = torch.stack(_light(scene, surface, shadow, dense, quality), dim=-1)
+    if not quality.mirror:
+        tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT * shading.AMBIENT
+        return light + torch.where(surface.metal[..., None], tint, 0.0)
+    # One shadow ray per lamp is enough in a mirror: a pixel has several mirror rays.
+    few = (rays.mirror_across, rays.mirror_up)
+    if dense:
+        mirror = torch.stack(_mirror(scene, surface, few, dense, quality), dim=-1)
+        tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT
+        return light + torch.where(surface.metal[..., None], mirror * tint, 0.0)
+    chosen = torch.nonzero(surface.metal[0]).squeeze(-1)
+    part = _pick(surface, chosen)
+    few = (few[0][:, chosen], few[1][:, chosen])
+    mirror = torch.stack(_mirror(scene, part, few, dense, quality), dim=-1)
+    light[:, chosen] += mirror * torch.stack(part.albedo, dim=-1) * shading.METAL_TINT
+    return light
+
+
+def _pick(surface: Surface, index: Tensor) -> Surface:
+    def take(vector: Vector) -> Vector:
+        return vector[0][:, index], vector[1][:, index], vector[2][:, index]
+
+    return Surface(
+        take(surface.point),
+        take(surface.normal),
+        take(surface.view),
+        take(surface.albedo),
+        surface.metal[:, index],
+        surface.ground[:, index],
+        surface.own[:, index],
+    )
+
+
+def _resolve(light: Tensor, size: tuple[int, int], samples: int) -> Tensor:
+    """Average each pixel's rays, clipped as the picture is: (B, N, 3) to (B, 3, H, W) uint8."""
+    grid = light.clamp(0.0, 1.0).reshape(-1, size[0], samples, size[1], samples, 3)
+    return shading.to_srgb(grid.mean(dim=(2, 4))).permute(0, 3, 1, 2)
+
+
+def render_dense(
+    scene: World, rays: Rays, size: tuple[int, int], quality: Quality = BEST
+) -> Tensor:
+    """(B, 3, H, W) uint8. No shape depends on the data: this is what is compiled for a GPU."""
+    return _resolve(radiance(scene, rays, size, True, quality), size, quality.samples)
+
+
+def render_sparse(scenes: Scenes, size: tuple[int, int], quality: Quality = BEST) -> Tensor:
+    """The same image as `render_dense`, one scene at a time, asking only what is needed."""
+    rays = camera_rays(*size, scenes.camera.device, quality)
+    images = []
+    for row in range(len(scenes)):
+        one = world(_without_absent(scenes[row : row + 1]))
+        light = radiance(one, rays, size, False, quality)
+        images.append(_resolve(light, size, quality.samples))
+    return torch.cat(images)
+
+
+def _without_absent(scenes: Scenes) -> Scenes:
+    """A single scene with only its present objects, or a single absent one, as a batch of one."""
+    keep = scenes.present[0].clone()
+    keep[0] |= ~keep.any()
+    objects = ("shape", "size", "material", "color", "position", "rotation", "present")
+    return replace(scenes, **{name: getattr(scenes, name)[:, keep] for name in objects})
+
+
+@torch.no_grad()
+def render(
+    scenes: Scenes,
+    size: int | tuple[int, int] = 128,
+    compiled: bool | None = None,
+    quality: Quality = BEST,
+) -> Tensor:
+    """Images of `scenes`: (B, 3, H, W) uint8, on the device the scenes are on.
+
+    `size` is the side of a square or (height, width). On a GPU the dense renderer runs, compiled
+    unless `compiled` is false; on a CPU the sparse one, unless `compiled` is true. All give the
+    same image to rounding.
+    """
+    height, width = image_size(size)
+    device = scenes.camera.device
+    scenes = scenes.to(device, torch.float32)
+    if len(scenes) == 0:
+        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=device)
+    if not (scenes.camera.is_cuda or compiled):
+        return render_sparse(scenes, (height, width), quality)
+    draw, pixels = (
+        (render_dense, _CHUNK_PIXELS // 16)  # eager keeps every step in memory
+        if compiled is False
+        else (_compiled(), _CHUNK_PIXELS)
+    )
+    rays = camera_rays(height, width, device, quality)
+    # Equal chunks, the last one filled up: few shapes to compile, and a bound on the memory.
+    chunk = min(max(1, pixels // (height * width)), 1 << (len(scenes) - 1).bit_length())
+    rows = torch.arange(-(-len(scenes) // chunk) * chunk, device=device) % len(scenes)
+    parts = [
+        draw(world(scenes[rows[i : i + chunk]]), rays, (height, width), quality)
+        for i in range(0, rows.shape[0], chunk)
+    ]
+    return torch.cat(parts)[: len(scenes)]
+
+
+_CHUNK_PIXELS = 64 * 128 * 128
+"""Pixels a dense call renders at once."""
+
+
+@functools.cache
+def _compiled() -> Callable[[World, Rays, tuple[int, int], Quality], Tensor]:
+    # Each size, quality and chunk is a variant of its own; the default allows eight in all.
+    limit = torch._dynamo.config
+    limit.recompile_limit = max(limit.recompile_limit, 64)
+    return torch.compile(render_dense, fullgraph=True, dynamic=False)
+
+
+def image_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of a size that may be the side of a square."""
+    return (size, size) if isinstance(size, int) else size
+
+
+@torch.no_grad()
+def truth(scenes: Scenes, size: int | tuple[int, int] = 128) -> tuple[Tensor, Tensor]:
+    """What each pixel's centre shows: instance mask and depth, both (B, H, W).
+
+    The mask is int64: 0 for the ground, then 1, 2, ... in the order of the scene's objects.
+    Depth is float32, in metres along the camera's axis, 0 where the backdrop is.
+    """
+    height, width = image_size(size)
+    scenes = scenes.to(scenes.camera.device, torch.float32)
+    depth, which = trace.nearest_of_camera(solids(scenes), scenes.camera, height, width)
+    across, down = cameras.image_plane(height, width, 1, scenes.camera.device, torch.float32)
+    _, _, dz = cameras.directions(scenes.camera, across, down)
+    floor = scenes.camera[:, 2:] / (-dz).clamp(min=1e-6)
+    floor = torch.where(floor > FAR, 0.0, floor)
+    depth = torch.where(which < 0, floor, depth)
+    shape = (len(scenes), height, width)
+    return (which + 1).reshape(shape), depth.reshape(shape)

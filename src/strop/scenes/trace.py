@@ -1,0 +1,187 @@
+"""What a ray meets first, and how much of a light a point sees.
+
+Both questions have two answers that agree to rounding. The dense one asks every ray about every
+object: no shape depends on the data, so it compiles into a few kernels on a GPU. The sparse one
+first throws out the pairs that cannot meet, which is what makes a CPU fast.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from strop.scenes import vocabulary as words
+from strop.scenes.camera import Vector, basis
+from strop.scenes.geometry import Solids, interval, interval_of, round_edges, shape_codes
+from strop.scenes.lights import Lights
+
+_START = 1e-4
+"""Nearer than this to its origin, a ray meets nothing."""
+
+
+def nearest(
+    solid: Solids, origin: Vector, direction: Vector, skip: Tensor, rounded: bool
+) -> tuple[Tensor, Tensor]:
+    """The first object along each ray, asked of every object.
+
+    `solid` is (B, O), rays are (B, N), `skip` (B, N) int64 names an object to pass through
+    (-1 for none), `rounded` asks for rounded edges. Returns the ray's parameter (B, N),
+    infinite for a miss, and the object's index (B, N) int64, -1 for a miss.
+    """
+    # A reduction over a dimension of objects, not a loop: the compiled kernel stays small.
+    every = solid.spread()
+    start, way = _apart(origin), _apart(direction)
+    enter, leave = interval(every, start, way)
+    index = torch.arange(solid.x.shape[1], device=skip.device)[:, None]
+    hit = (enter < leave) & (enter > _START) & every.present & (skip[:, None] != index)
+    if rounded:
+        enter, inside = round_edges(every, start, way, enter)
+        hit = hit & inside
+    best, which = torch.where(hit, enter, torch.inf).min(dim=1)
+    return best, torch.where(torch.isfinite(best), which, -1)
+
+
+def _apart(vector: Vector) -> Vector:
+    """(B, N) to (B, 1, N), beside objects as (B, O, 1)."""
+    return vector[0][:, None], vector[1][:, None], vector[2][:, None]
+
+
+def nearest_of_camera(
+    solid: Solids, camera: Tensor, height: int, width: int, samples: int = 1
+) -> tuple[Tensor, Tensor]:
+    """`nearest` for the camera's rays through the points of `camera.image_plane`, sparsely.
+
+    Each object is asked only about the rectangle of the image that its bounding sphere covers.
+    Returns depth and index as `nearest` does, each (B, height * samples * width * samples).
+    """
+    batch, count = solid.x.shape
+    rows, columns = height * samples, width * samples
+    pairs, row, column = _covered(solid, camera, rows, columns)
+    owner = torch.div(pairs, count, rounding_mode="floor")
+    focal = words.FOCAL * max(rows, columns)
+    down = (row.to(camera.dtype) + (0.5 - rows / 2)) / focal
+    across = (column.to(camera.dtype) + (0.5 - columns / 2)) / focal
+    right, up, forward = (axis[owner].unbind(-1) for axis in basis(camera))
+    x, y, z = (forward[k] + right[k] * across - up[k] * down for k in range(3))
+    eye = camera[owner]
+    enter, leave = interval(solid.take(pairs), _vector(eye), (x, y, z))
+    # Rounding costs more than meeting: ask it only where there is something to round.
+    met = torch.nonzero((enter < leave) & (enter > _START)).squeeze(-1)
+    enter, inside = round_edges(
+        solid.take(pairs[met]), _vector(eye[met]), (x[met], y[met], z[met]), enter[met]
+    )
+    hit, enter = met[inside], enter[inside]
+    flat = (owner[hit] * rows + row[hit]) * columns + column[hit]
+    index = pairs[hit] % count
+    best = torch.full((batch * rows * columns,), torch.inf, device=flat.device, dtype=enter.dtype)
+    best.scatter_reduce_(0, flat, enter, "amin")
+    won = enter == best[flat]
+    which = torch.full_like(best, -1, dtype=torch.int64)
+    which[flat[won]] = index[won]
+    return best.reshape(batch, rows * columns), which.reshape(batch, rows * columns)
+
+
+def _vector(value: Tensor) -> Vector:
+    x, y, z = value.unbind(-1)
+    return x, y, z
+
+
+def _covered(
+    solid: Solids, camera: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All pairs of an object and a grid point it may cover, as three lists of one length.
+
+    The object's index into the flattened (B, O), the grid's row and its column.
+    """
+    focal = words.FOCAL * max(height, width)
+    offset = torch.stack([solid.x, solid.y, solid.z], dim=-1) - camera[:, None]
+    across, up, depth = (torch.einsum("bok,bk->bo", offset, axis) for axis in basis(camera))
+    first_column, last_column = _extent(across, depth, solid.bound, focal, width)
+    first_row, last_row = _extent(-up, depth, solid.bound, focal, height)
+    columns = (last_column - first_column).clamp(min=0).reshape(-1)
+    rows = (last_row - first_row).clamp(min=0).reshape(-1)
+    sizes = columns * rows * solid.present.reshape(-1)
+    pairs = torch.repeat_interleave(sizes)
+    start = torch.cumsum(sizes, 0) - sizes
+    within = torch.arange(pairs.shape[0], device=pairs.device) - start[pairs]
+    row = torch.div(within, columns[pairs], rounding_mode="floor")
+    column = within - row * columns[pairs] + first_column.reshape(-1)[pairs]
+    return pairs, row + first_row.reshape(-1)[pairs], column
+
+
+def _extent(
+    side: Tensor, depth: Tensor, bound: Tensor, focal: float, size: int
+) -> tuple[Tensor, Tensor]:
+    """First and past-last grid line a sphere's picture can reach along one axis, (B, O) int64."""
+    # The tangents from the pinhole to the circle in the plane of this axis and the depth.
+    room = (depth * depth - bound * bound).clamp(min=1e-6)
+    swing = bound * torch.sqrt((side * side + room).clamp(min=0.0))
+    low = size / 2 + focal * (side * depth - swing) / room
+    high = size / 2 + focal * (side * depth + swing) / room
+    first = (low - 1.0).floor().clamp(0, size).to(torch.int64)
+    return first, (high + 1.0).ceil().clamp(0, size).to(torch.int64)
+
+
+def visible(solid: Solids, point: Vector, samples: Vector, own: Tensor) -> Tensor:
+    """The share of each light's samples that each point sees, asked of every object.
+
+    `point` is (B, N), `samples` are positions on the lights (B, L, S, N), `own` (B, N) is the
+    object a point lies on (-1 for the ground), which never shades itself: it is convex, and
+    what faces away is dark anyway. Returns (B, L, N).
+    """
+    px, py, pz = (part[:, None, None, None] for part in point)
+    way = tuple(part[:, :, :, None] for part in samples)
+    every = Solids(*(value[:, None, None, :, None] for value in solid))
+    enter, leave = interval(every, (px, py, pz), (way[0] - px, way[1] - py, way[2] - pz))
+    index = torch.arange(solid.x.shape[1], device=own.device)[:, None]
+    hit = (enter < leave) & (leave > _START) & (enter < 1.0)
+    hit = hit & every.present & (own[:, None, None, None] != index)
+    return (~hit.any(dim=3)).to(px.dtype).mean(dim=2)
+
+
+def visible_sparse(
+    solid: Solids,
+    point: Vector,
+    facing: Vector,
+    lamp: Lights,
+    place: tuple[Tensor, Tensor],
+    own: Tensor,
+) -> Tensor:
+    """`visible`, asking only objects that come near the way from a point to a light.
+
+    `facing` is the points' normal and `place` the samples' places on the lights, (S, N) each.
+    Points that face away from a light get some answer or other: nothing depends on it. The
+    batch must be a single scene. Returns (1, L, N).
+    """
+    px, py, pz = (part[0] for part in point)
+    free = torch.ones(lamp.power[0].shape[1], *place[0].shape, device=px.device, dtype=px.dtype)
+    present = torch.nonzero(solid.present[0]).squeeze(-1).tolist()
+    offsets = [(solid.x[0, k] - px, solid.y[0, k] - py, solid.z[0, k] - pz) for k in present]
+    shapes = shape_codes(solid)
+    squares = [x * x + y * y + z * z for x, y, z in offsets]
+    for light in range(free.shape[0]):
+        lx, ly, lz = (part[0, light] for part in lamp.position)
+        wx, wy, wz = lx - px, ly - py, lz - pz
+        lit = wx * facing[0][0] + wy * facing[1][0] + wz * facing[2][0] > 0.0
+        length = wx * wx + wy * wy + wz * wz
+        inverse = 1.0 / length
+        # No sample is further from the light's middle than half its diagonal.
+        edges = [part[0, light] ** 2 for part in (*lamp.across, *lamp.up)]
+        spread = 0.5 * torch.stack(edges).sum().sqrt()
+        for index, (ox, oy, oz), square in zip(present, offsets, squares, strict=True):
+            dot = ox * wx + oy * wy + oz * wz
+            along = (dot * inverse).clamp(0.0, 1.0)
+            near = square - along * (2.0 * dot - along * length)
+            maybe = (near < (solid.bound[0, index] + spread) ** 2) & lit & (own[0] != index)
+            row = torch.nonzero(maybe).squeeze(-1)
+            start = (px[row], py[row], pz[row])
+            side, rise = place[0][:, row], place[1][:, row]
+            rx, ry, rz = (
+                part[row] + lamp.across[k][0, light] * side + lamp.up[k][0, light] * rise
+                for k, part in enumerate((wx, wy, wz))
+            )
+            one = solid.column(index)
+            enter, leave = interval_of(shapes[index], one, start, (rx, ry, rz))
+            hit = (enter < leave) & (leave > _START) & (enter < 1.0)
+            free[light, :, row] = torch.where(hit, 0.0, free[light, :, row])
+    return free.mean(dim=1)[None]

@@ -1,1 +1,0 @@
-"""What the codes mean: studies that edit programs and watch the field."""

@@ -1,0 +1,118 @@
+"""Heads read what they should, in the order they should, and nothing else."""
+
+from __future__ import annotations
+
+import torch
+
+from strop.analysis.probes.heads import (
+    FieldReader,
+    Probe,
+    QueryReader,
+    Readout,
+    SequenceReader,
+    Tokens,
+    make_probe,
+)
+from strop.analysis.probes.protocol import Head
+
+HEAD = Head()
+
+
+def some_tokens(seed: int = 0, images: int = 3, length: int = 6, width: int = 8) -> Tokens:
+    random = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(images, length, width, generator=random)
+    lengths = torch.randint(2, length + 1, (images,), generator=random)
+    return Tokens(vectors, torch.arange(length) < lengths[:, None])
+
+
+def sequence_reader(locations: int = 4) -> SequenceReader:
+    torch.manual_seed(0)
+    return SequenceReader(8, 6, locations, HEAD).eval()
+
+
+def test_queries_see_a_set():
+    reader = QueryReader(8, 4, HEAD)
+    tokens = some_tokens()
+    told = reader(tokens)
+    assert told.shape == (3, 4, 8)
+    torch.testing.assert_close(reader(tokens.shuffled(1)), told)
+
+
+def test_the_sequence_reader_sees_an_order():
+    reader, tokens = sequence_reader(), some_tokens()
+    assert reader(tokens).shape == (3, 4, HEAD.sequence_width)
+    assert (reader(tokens.shuffled(1)) - reader(tokens)).abs().max() > 1e-3
+
+
+def test_inactive_tokens_leave_no_trace():
+    tokens = some_tokens()
+    noise = torch.randn_like(tokens.vectors)
+    other = Tokens(torch.where(tokens.active[..., None], tokens.vectors, noise), tokens.active)
+    assert not tokens.active.all()
+    for reader in (QueryReader(8, 4, HEAD), sequence_reader()):
+        torch.testing.assert_close(reader(other), reader(tokens))
+
+
+def test_a_code_sees_only_its_prefix():
+    reader = sequence_reader()
+    seen = []
+    reader.read.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0].vectors))
+    tokens = some_tokens()
+    changed = Tokens(tokens.vectors.clone(), tokens.active)
+    changed.vectors[:, 3] += 1
+    reader(tokens)
+    reader(changed)
+    torch.testing.assert_close(seen[0][:, :3], seen[1][:, :3])
+    assert (seen[0][:, 3:] - seen[1][:, 3:]).abs().max() > 1e-3
+
+
+def test_shuffling_keeps_the_codes_and_the_length():
+    tokens = some_tokens(images=20)
+    shuffled = tokens.shuffled(3)
+    assert torch.equal(shuffled.active, tokens.active)
+    assert torch.equal(shuffled.vectors, tokens.shuffled(3).vectors)
+    assert not torch.equal(shuffled.vectors, tokens.vectors)
+    for row in range(20):
+        here = tokens.active[row]
+        before = tokens.vectors[row][here].sort(dim=0).values
+        assert torch.equal(shuffled.vectors[row][here].sort(dim=0).values, before)
+
+
+def test_fields_are_read_as_they_are_or_pooled_by_their_mean():
+    field = torch.randn(2, 5, 3)
+    assert torch.equal(FieldReader(3, pooled=False)(field.half()), field.half().float())
+    pooled = FieldReader(3, pooled=True)(field)
+    torch.testing.assert_close(pooled, field.mean(dim=1, keepdim=True))
+
+
+def test_the_weights_are_those_of_norm_and_linear_layer_together():
+    readout = Readout(6, 3, Head(weight_std=1.0))
+    field = 5 * torch.randn(8, 10, 6) + 2
+    readout.train()(field)
+    torch.nn.init.normal_(readout.norm.weight)
+    readout.eval()
+    a, b = field[:1], field[1:2]
+    torch.testing.assert_close(readout(a) - readout(b), (a - b) @ readout.weights().T)
+
+
+def test_the_readout_drops_whole_channels_in_training_only():
+    torch.manual_seed(0)
+    readout = Readout(200, 200, Head(dropout=0.5)).train()
+    readout.norm = torch.nn.Identity()
+    readout.linear = torch.nn.Identity()
+    dropped = readout(torch.ones(2, 7, 200))
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
+    assert not torch.equal(dropped[0], dropped[1])
+    assert torch.equal(readout.eval()(torch.ones(2, 7, 200)), torch.ones(2, 7, 200))
+
+
+def test_probes_are_made_for_what_they_read():
+    kinds = {
+        FieldReader: make_probe(torch.randn(2, 4, 8), 3, HEAD, locations=4),
+        QueryReader: make_probe(some_tokens(), 3, HEAD, locations=4),
+        SequenceReader: make_probe(some_tokens(), 3, HEAD, locations=4, sequence=True),
+    }
+    for kind, probe in kinds.items():
+        assert isinstance(probe, Probe)
+        assert isinstance(probe.reader, kind)

@@ -1,0 +1,216 @@
+"""Grammars of a Markov chain of known entropy, and counts worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ks_2samp
+from sklearn.metrics import mutual_info_score
+
+from strop.analysis.grammar import (
+    Options,
+    counted_bits,
+    length_distance,
+    order_information,
+    run,
+)
+from strop.analysis.ngrams import (
+    CHAINS,
+    NgramModel,
+    informative_bigrams,
+    neighbours,
+    shuffled_across,
+    shuffled_within,
+    symbols_of,
+)
+from strop.analysis.prior import Prior, load_prior, train_prior
+from strop.analysis.reading.pairs import ScenePairs, program_of
+from strop.analysis.small_transformer import NetworkConfig
+from strop.errors import FormatError, ProgramError
+from strop.program import Program
+from strop.statistics import auc
+
+N, K, STOP = 4, 12, 0.15
+# Each code is followed by itself or its successor, three to one.
+CHAIN = 0.75 * np.eye(N) + 0.25 * np.roll(np.eye(N), 1, axis=1)
+
+
+def entropy(*p: float) -> float:
+    return -sum(x * math.log2(x) for x in p)
+
+
+def markov(count: int, seed: int = 0) -> Program:
+    random = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        codes = [int(random.integers(N))]
+        while len(codes) < K and random.random() >= STOP:
+            codes.append(int(random.choice(N, p=CHAIN[codes[-1]])))
+        rows.append(codes)
+    return program_of(rows, N, K)
+
+
+def known_bits(program: Program) -> float:
+    """What the chain's own entropy gives for programs of these lengths, per image."""
+    decisions = np.array([len(symbols) - 1 for symbols in symbols_of(program)])
+    return math.log2(N) + decisions.mean() * (
+        entropy(STOP, 1 - STOP) + (1 - STOP) * entropy(0.75, 0.25)
+    )
+
+
+@pytest.fixture(scope="module")
+def prior() -> Prior:
+    return train_prior(markov(1500), NetworkConfig(width=32, depth=1, dropout=0.0), epochs=12)
+
+
+def test_counting_recovers_the_entropy_of_a_chain():
+    train, test = markov(3000), markov(1000, seed=1)
+    bits = {name: each.mean() for name, each in counted_bits(train, test).items()}
+    assert bits["bigram"] == pytest.approx(known_bits(test), rel=0.03)
+    assert bits["trigram"] == pytest.approx(known_bits(test), rel=0.04)
+    assert bits["uniform"] > bits["unigram"] > 1.3 * bits["bigram"]
+    symbols = sum(map(len, symbols_of(test)))
+    assert bits["uniform"] * 1000 == pytest.approx(symbols * math.log2(N + 1))
+
+
+def test_the_prior_recovers_the_entropy_of_a_chain(prior):
+    test = markov(1000, seed=1)
+    assert prior.bits(test).mean() == pytest.approx(known_bits(test), rel=0.05)
+
+
+def test_samples_of_the_prior_are_of_the_chain(prior):
+    drawn = prior.sample(1000, seed=3)
+    assert torch.equal(drawn.codes, prior.sample(1000, seed=3).codes)
+    held_out = markov(1000, seed=1)
+    assert length_distance(drawn.lengths, held_out.lengths)["total_variation"] < 0.12
+    pairs = neighbours(drawn)
+    follows = np.isin((pairs[:, 1] - pairs[:, 0]) % N, (0, 1))
+    assert follows.mean() > 0.95
+    assert drawn.lengths.min() >= 1
+
+
+def test_surprise_detects_programs_of_another_chain(prior):
+    own = markov(200, seed=1)
+    backwards = own.codes.clone()
+    for row, length in enumerate(own.lengths.tolist()):
+        backwards[row, :length] = own.codes[row, :length].flip(0)
+    other = Program(codes=backwards, lengths=own.lengths, codebook_size=N)
+    long = own.lengths > 6
+    scores = torch.cat([prior.surprise(other)[long], prior.surprise(own)[long]])
+    assert auc(scores, torch.arange(len(scores)) < long.sum()) > 0.8
+
+
+@torch.no_grad()
+def test_a_priors_probabilities_are_those_of_programs(prior):
+    # Over all programs of up to two codes, and those that go on after two, they sum to one.
+    short = [[a] for a in range(N)] + [[a, b] for a in range(N) for b in range(N)]
+    share = 2.0 ** -prior.bits(program_of(short, N, K))
+    going_on = prior.log_probabilities(torch.cartesian_prod(*[torch.arange(N)] * 2)).exp()
+    first, second = going_on[:, 0], going_on[:, 1]
+    rows = torch.arange(N * N)
+    pairs = torch.cartesian_prod(*[torch.arange(N)] * 2)
+    reach = first[rows, pairs[:, 0]] * second[rows, pairs[:, 1]]
+    onwards = (reach * (1 - going_on[:, 2, N])).sum()
+    assert float(share.sum() + onwards) == pytest.approx(1, abs=1e-4)
+    assert first[:, N].max() == 0, "no program is empty"
+
+
+@torch.no_grad()
+def test_a_full_program_pays_nothing_for_its_end(prior):
+    full = program_of([[0] * K], N, K)
+    before = prior.log_probabilities(full.codes[:, :-1])[0]
+    alone = -before[torch.arange(K), 0].sum() / math.log(2)
+    assert float(prior.bits(full)) == pytest.approx(float(alone), rel=1e-5)
+    assert symbols_of(full) == [[0] * K]
+    assert symbols_of(full.truncate(2)) == [[0, 0, N]]
+
+
+def test_a_prior_round_trips_through_a_file(prior, tmp_path):
+    path = tmp_path / "prior.safetensors"
+    path.write_bytes(prior.to_bytes())
+    test = markov(20, seed=5)
+    assert torch.equal(load_prior(path).bits(test), prior.bits(test))
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(FormatError):
+        load_prior(path)
+    with pytest.raises(ProgramError, match="not of this prior"):
+        prior.bits(program_of([[1]], N + 1, K))
+
+
+def test_witten_bell_smoothing_by_hand():
+    # Seen: 0 0, 0 1. After 0: the code 0 once, 1 once, so two kinds of two events.
+    counts = NgramModel(CHAINS["bigram"], [[0, 0], [0, 1]], 3)
+    p0 = (3 + 2 / 3) / (4 + 2)  # of the code 0 wherever: three of four events, two kinds
+    p2 = (0 + 2 / 3) / (4 + 2)
+    assert counts.probability(0, [0]) == pytest.approx((1 + 2 * p0) / (2 + 2))
+    assert counts.probability(2, [0]) == pytest.approx((0 + 2 * p2) / (2 + 2))
+    assert counts.probability(0, [2]) == pytest.approx(p0), "unseen: the more general context"
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=8))
+def test_probabilities_of_all_symbols_sum_to_one(sequences):
+    for chain in CHAINS.values():
+        counts = NgramModel(chain, sequences, 4)
+        for past in ([], [3], sequences[0]):
+            assert sum(counts.probability(s, past) for s in range(4)) == pytest.approx(1)
+
+
+def test_informative_pairs_by_hand():
+    table = np.zeros((3, 3), int)
+    table[0, 1], table[1, 0], table[0, 0], table[2, 2] = 8, 6, 2, 1
+    first, second = informative_bigrams(table)
+    assert first[:3] == (1, 0, 6)
+    assert second[:3] == (0, 1, 8), "a pair seen once is left out, however surprising"
+    assert first[3] == pytest.approx(6 * 8 / 17)
+    assert first[4] == pytest.approx(math.log2(6 * 17 / (6 * 8)))
+
+
+def test_mutual_information_of_neighbours_is_sklearns():
+    program = markov(200)
+    expected = mutual_info_score(*neighbours(program).T) / math.log(2)
+    assert order_information(program, 0)["as written"] == pytest.approx(expected)
+
+
+def test_shuffling_removes_the_intended_dependence():
+    program = markov(400)
+    for shuffled in (shuffled_within(program, 0), shuffled_across(program, 0)):
+        assert torch.equal(shuffled.lengths, program.lengths)
+    bag = [sorted(row.codes.tolist()) for row in program]
+    assert [sorted(row.codes.tolist()) for row in shuffled_within(program, 0)] == bag
+    across = shuffled_across(program, 0)
+    for k in (0, 3):
+        rows = program.lengths > k
+        assert torch.equal(across.codes[rows, k].sort()[0], program.codes[rows, k].sort()[0])
+    order = order_information(program, 0)
+    assert order["as written"] > 0.8
+    assert order["positions only"] < 0.03
+
+
+def test_distances_of_lengths_are_scipys():
+    random = np.random.default_rng(0)
+    one, other = random.integers(1, 9, 200), random.integers(3, 12, 150)
+    distance = length_distance(torch.tensor(one), torch.tensor(other))
+    assert distance["kolmogorov_smirnov"] == pytest.approx(ks_2samp(one, other).statistic)
+    p, q = (np.bincount(x, minlength=12) / len(x) for x in (one, other))
+    assert distance["total_variation"] == pytest.approx(np.abs(p - q).sum() / 2)
+
+
+def test_the_analysis_end_to_end(tokenizer, tmp_path):
+    from spelled import subject_of
+
+    random = np.random.default_rng(0)
+    codes = [random.integers(64, size=random.integers(1, 13)).tolist() for _ in range(60)]
+    pairs = ScenePairs(program_of(codes, 64, 12, tokenizer.identity.codes), [()] * 60)
+    options = Options(epochs=1, width=16, depth=1, samples=20)
+    findings = run(subject_of(tokenizer, pairs), options)
+    numbers = findings.numbers
+    assert numbers["perplexity"]["uniform"] == pytest.approx(65)
+    assert numbers["bits_per_image"]["unigram"][0] > 0
+    assert set(findings.figures) == {"models", "samples"}
+    (tmp_path / "prior.safetensors").write_bytes(findings.files["prior.safetensors"])
+    assert load_prior(tmp_path / "prior.safetensors").model == tokenizer.identity.codes

@@ -1,0 +1,37 @@
+"""What `import strop` loads, and what it leaves until it is used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import strop
+
+HEAVY = {"transformers", "pyarrow", "matplotlib", "huggingface_hub", "typer", "sklearn", "scipy"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a new Python process imports to run `code`."""
+    code = f"import json, sys, strop; {code}; print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    return set(json.loads(run.stdout))
+
+
+def test_importing_strop_is_cheap():
+    assert not loaded_by("pass") & {"torch", "numpy", "PIL", *HEAVY}
+
+
+def test_models_are_loaded_without_packages_for_other_tasks():
+    loaded = loaded_by("strop.load, strop.Tokenizer, strop.Program")
+    assert "torch" in loaded
+    assert not loaded & {"strop.training.loop", "strop.analysis", *HEAVY}
+
+
+def test_every_public_name_is_there():
+    for name in strop.__all__:
+        assert getattr(strop, name).__name__.lower() == name.lower()
+    with pytest.raises(AttributeError, match="no attribute 'encode'"):
+        strop.encode  # noqa: B018
