@@ -271,16 +271,18 @@ def test_averaged_weights_follow_and_can_be_looked_at():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_recorded_steps_average_weights_as_plain_ones_do():
+@HEADS
+def test_recorded_steps_average_weights_as_plain_ones_do(head):
     found = []
     for compile_ in ("on", "off"):
-        config = step_config(weight_average=0.9, compile=compile_, precision="fp32")
+        config = step_config(head=head, weight_average=0.9, compile=compile_, precision="fp32")
         device = torch.device("cuda")
-        tokenizer = tiny_tokenizer().to(device)
-        stepper = make_stepper(tokenizer, config, device)
+        stepper = make_stepper(with_head(head).to(device), config, device)
         loaded = (batch().to(device),)
         stepper.initialise_codebook(loaded)
-        for step in range(WARM_STEPS + 6):
+        # Both variants of the paper's steps, from before to after their recording.
+        first_probe = config.curriculum.phase_ends[0]
+        for step in (*range(WARM_STEPS + 2), *range(first_probe, first_probe + WARM_STEPS + 6)):
             stepper(loaded, step_values(config, step).to(device), step)
         assert stepper.recording == (compile_ == "on")
         found.append({name: x.cpu() for name, x in stepper.averaged.items()})
@@ -389,12 +391,13 @@ def test_nothing_recompiles_across_the_phases_and_the_graph_equals_eager(head, g
 
 
 @pytest.mark.slow
-def test_the_compiled_step_agrees_with_eager():
+@pytest.mark.parametrize(("head", "truncation"), [("paper", "beta"), ("rate", "powers-of-two")])
+def test_the_compiled_step_agrees_with_eager(head, truncation):
     torch._dynamo.reset()
     seen = []
     for compile_ in ("off", "on"):
-        config = step_config(compile=compile_)
-        stepper = make_stepper(tiny_tokenizer(), config)
+        config = step_config(head=head, compile=compile_, curriculum={"truncation": truncation})
+        stepper = make_stepper(with_head(head), config)
         stepper.warm_up((batch(),), step_values(config, 0))
         stepper((batch(),), step_values(config, 12), 12)
         seen.append(stepper.totals)
