@@ -53,7 +53,8 @@ def test_the_analysis_runs_by_name(
     monkeypatch.setitem(registry.ANALYSES, "common", entry)
     monkeypatch.setitem(registry.STUDIES, "common", entry)
     findings = run_study(examples["tokenizer"], "common", "gradients:", tmp_path, {"top": 2})
-    codes = examples["tokenizer"].encode([record.image for record in examples["gradients"]][:24])
+    gradients = examples["gradients"]
+    codes = examples["tokenizer"].encode([gradients[row].image for row in range(len(gradients))])
     counts = torch.bincount(codes.codes[codes.active], minlength=128)
     assert findings["common"][0] == int(counts.argmax())
     assert len(findings["common"]) == 2
