@@ -33,7 +33,7 @@ DISTILLED = "distilled.json"
 RETIRED = {"interpreter.joint": False}
 """Settings that older folders hold, with the default that each had; see `drop_retired`."""
 
-OPTIONAL = {"decoder", "quantizer.centred"}
+OPTIONAL = {"decoder", "quantizer.centred", "length_head.kind", "length_head.quality"}
 """Settings that a folder may lack: it was written before they existed, or they change no program.
 Any other missing setting is refused, because its default may give other programs."""
 

@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 from spelled import spelled_pairs, subject_of
-from strop.scenes.write import write_scenes
+from strop.data.rendered import write_scenes
 
 from strop.analysis.reading.pairs import (
     ScenePairs,
