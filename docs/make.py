@@ -467,7 +467,7 @@ def clevr(name: str, study: str = "full", picture: str = "") -> str:
         elif "points" in each:
             blocks.append(Points(each["points"]))
         else:
-            blocks.append(Table(each["header"], each["rows"]))
+            blocks.append(Table("", each["header"], each["rows"]))
     path = DOCS / "images" / "clevr" / f"{picture}.png"
     if picture and path.is_file():
         blocks.append(Picture(path, CAPTIONS[picture.removeprefix("small-")]))
@@ -507,9 +507,9 @@ def clevr_follow() -> str:
             "number of objects, the share of the image that they cover, and the length of their "
             "outlines:"
         ),
-        Table(header, rows),
+        Table("", header, rows),
         Text(f"The same of {found['images']:,} scenes, without a model:"),
-        Table(header, [*truth, *fields]),
+        Table("", header, [*truth, *fields]),
     ]
     return to_markdown(blocks, DOCS).strip()
 

@@ -106,7 +106,7 @@ def _plain(block: Block) -> dict[str, Any]:
             return {"text": text}
         case Points(items):
             return {"points": list(items)}
-        case Table(header, body):
+        case Table(_, header, body):
             return {"header": list(header), "rows": [list(row) for row in body]}
     raise TypeError(f"The summary holds no {type(block).__name__}.")
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from strop.analysis.suites import evaluate
 
 from rows import FACTS
+from strop.analysis.evaluate import evaluate
 from strop.cli.console import err
 from strop.data.spec import open_dataset
 from strop.device import describe_machine

@@ -28,15 +28,18 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
-from strop.analysis.probes.checks import check_datasets
-from strop.analysis.probes.tasks import MultilabelTask, SegmentationTask, class_shares, run
 from torch import Tensor, nn
 
 from card import add_metrics
 from networks import load_network
+from strop.analysis.frame import check_needs
+from strop.analysis.probes.multilabel import MultilabelTask
+from strop.analysis.probes.probe import run_probe
 from strop.analysis.probes.protocol import PAPER
+from strop.analysis.probes.segmentation import SegmentationTask, class_shares
+from strop.analysis.probes.splits import check_classes
 from strop.data.loader import record_batches
-from strop.data.record import VOID, Dataset
+from strop.data.record import VOID, Dataset, first_readable
 from strop.data.spec import open_dataset
 from strop.device import choose_device, describe_machine
 from strop.files import write_json
@@ -65,8 +68,12 @@ def teacher_quality(
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """All figures of a teacher, on its device. Both datasets need masks and labels."""
-    check_datasets(train, val, "semantic")
-    check_datasets(train, val, "labels")
+    for dataset in (train, val):
+        check_needs(
+            ("semantic", "labels"), first_readable(dataset), "teacher quality", dataset.name
+        )
+    check_classes(train, val, "classes")
+    check_classes(train, val, "label_names")
     device = teacher.mean.device
     train_fields, train_masks, train_labels = _compute(teacher, train, size, workers, progress)
     val_fields, val_masks, val_labels = _compute(teacher, val, size, workers, progress)
@@ -75,9 +82,9 @@ def teacher_quality(
     assert protocol is not None
     fields = (train_fields, val_fields)
     task = SegmentationTask(train_masks, val_masks, classes, locations, PAPER.segmentation)
-    segmentation, _ = run(task, *fields, seed=seed, device=device)
+    segmentation, _ = run_probe(task, *fields, seed=seed, device=device)
     labels = MultilabelTask(train_labels, val_labels, protocol)
-    multilabel, _ = run(labels, *fields, seed=seed, device=device)
+    multilabel, _ = run_probe(labels, *fields, seed=seed, device=device)
     auc, images = grouping_auc(val_fields, val_masks, classes)
     return {
         "width": teacher.width,

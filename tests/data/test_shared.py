@@ -34,7 +34,7 @@ CASES = [
     ("cocostuff:{}/cocostuff?split=train", 13, 27, 27, {"semantic", "labels"}),
     ("cocostuff:{}/cocostuff?split=val", 8, 27, 27, {"semantic", "labels"}),
     ("ade20k:{}/ade20k", 3, 150, 150, {"semantic", "labels"}),
-    ("shards:{}/coco-shards/*-train-*.tar", 8192, 0, 0, set()),
+    ("shards:{}/coco-shards/*-train-*.tar", 14336, 0, 0, set()),
     ("shards:{}/coco-shards/*-val-*.tar", 1024, 0, 0, set()),
 ]
 IDS = [case[0].partition("?")[0] + case[0][-6:] for case in CASES]

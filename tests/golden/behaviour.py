@@ -37,7 +37,13 @@ SMALL = "strop-nano"
 
 def platform() -> dict[str, str]:
     """What must be alike for results to be alike bit for bit."""
-    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+    # Kernels differ between processors of one capability: their caches and vendors count.
+    keys = ("vendor_id", "cpu family", "model\t", "stepping")
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    cpu = [next((x.split(":")[1].strip() for x in lines if x.startswith(key)), "") for key in keys]
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "cpu": " ".join([capability, *cpu]).strip()}
 
 
 def images() -> list[torch.Tensor]:

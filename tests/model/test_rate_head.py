@@ -156,7 +156,7 @@ def test_lengths_of_the_default_quality_are_used_everywhere(rated, images):
     encoding = rated.analyse(images)
     assert torch.equal(encoding.lengths, lengths)
     assert torch.equal(encoding.predicted, lengths.float())
-    assert torch.equal(rated(images)[1], lengths.float())
+    assert torch.equal(rated(images).predicted, lengths.float())
     field = rated.field(images) * rated.config.teacher.scale
     assert torch.equal(rated.length_head.lengths(field), lengths)
 
@@ -167,7 +167,7 @@ def test_margins_travel_with_the_model(rated, images, tmp_path):
     again = load_folder(tmp_path)
     assert torch.equal(again.length_head.margins, rated.length_head.margins)
     assert torch.equal(again.encode(images).lengths, rated.encode(images).lengths)
-    assert again.fingerprint == rated.fingerprint
+    assert again.identity == rated.identity
 
 
 def test_thresholds_of_the_assumed_margins_fall_along_the_table():

@@ -119,5 +119,5 @@ def test_data_without_masks_is_refused_early(tiny_teacher, tmp_path):
 
     for number in range(12):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
-    with pytest.raises(DataError, match="has no masks"):
+    with pytest.raises(DataError, match="needs semantic"):
         teacher_quality(tiny_teacher, open_dataset(str(tmp_path)), ScenesDataset(n=4, size=64))

@@ -29,7 +29,6 @@ COMMANDS = {
     "report": ("strop.cli.evaluation", "report", "Put the results of runs on one page."),
     "inspect": ("strop.cli.inspect", "inspect", "View and edit programs on a web page."),
     "data": ("strop.cli.data", "app", "Make, check and pack datasets."),
-    "teacher": ("strop.cli.teacher", "app", "Train a teacher."),
     "info": ("strop.cli.info", "info", "Describe presets and models."),
 }
 """Name: module, function or Typer app in it, and the line that `strop --help` shows."""

@@ -20,7 +20,7 @@ from strop.errors import TeacherError, TrainingError
 from strop.files import PathLike
 from strop.images import Fit
 from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
-from strop.model.tokenizer import TokenizerConfig
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training import distributed
 from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
@@ -68,6 +68,7 @@ def open_data(
     validation: str | Dataset | Tensor | None = None,
     cache: PathLike | None = None,
     teacher: str | None = None,
+    tokenizer: Tokenizer | None = None,
     workers: Workers,
     device: torch.device,
     loading_workers: int = 0,
@@ -80,7 +81,7 @@ def open_data(
         config = replace(config, teacher=describe_teacher(teacher))
     # Where all processes compute the same fields, one of them reports broken images.
     report = warnings.warn if workers.first else None
-    computer = FieldComputer(config, training, device, loading_workers, report)
+    computer = FieldComputer(config, training, device, loading_workers, report, tokenizer)
     dataset: Dataset | None = None
     fields: Tensor | None = None
     teacher_digest = ""
@@ -165,7 +166,7 @@ def cache_fields(
 class FieldComputer:
     """Computes fields with the model's teacher, which is loaded when it is first needed.
 
-    `report` is called with a sentence that names broken images.
+    `report` is called with a sentence that names broken images. A `tokenizer` lends its teacher.
     """
 
     def __init__(
@@ -175,8 +176,10 @@ class FieldComputer:
         device: torch.device,
         loading_workers: int = 0,
         report: Callable[[str], None] | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.config, self.training = config, training
+        self.tokenizer = tokenizer
         self.device, self.loading_workers, self.report = device, loading_workers, report
         self._teacher: Teacher | None = None
 
@@ -192,10 +195,11 @@ class FieldComputer:
 
     def _loaded(self) -> Teacher:
         if self._teacher is None:
-            self._teacher = load_teacher(self.config.teacher.name)
+            name = self.config.teacher.name
+            self._teacher = self.tokenizer.teacher if self.tokenizer else load_teacher(name)
             if self._teacher.width != self.config.teacher.width:
                 raise TrainingError(
-                    f"The teacher {self.config.teacher.name} has fields of width "
+                    f"The teacher {name} has fields of width "
                     f"{self._teacher.width}, the model expects {self.config.teacher.width}.",
                     "Set model.teacher.width to the teacher's.",
                 )

@@ -163,6 +163,7 @@ def train(
             validation=validation,
             cache=cache,
             teacher=teacher,
+            tokenizer=tokenizer,
             workers=workers,
             device=chosen,
             loading_workers=loading_workers,

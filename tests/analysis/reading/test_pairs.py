@@ -8,7 +8,6 @@ import os
 import pytest
 import torch
 from spelled import spelled_pairs, subject_of
-from strop.data.rendered import write_scenes
 
 from strop.analysis.reading.pairs import (
     ScenePairs,
@@ -21,6 +20,7 @@ from strop.analysis.reading.pairs import (
 from strop.analysis.reading.reader import Options, run
 from strop.analysis.reading.reader_network import train_reader
 from strop.analysis.subject import Subject
+from strop.data.rendered import write_scenes
 from strop.data.spec import open_dataset
 from strop.errors import DataError, FormatError
 
