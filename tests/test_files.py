@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
+import socket
 import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from strop.errors import FormatError
-from strop.files import _sweep, atomic_path, check_format, read_json, write_json, write_text
+from strop import files
+from strop.errors import BusyError, FormatError
+from strop.files import (
+    _sweep,
+    atomic_path,
+    check_format,
+    exclusive,
+    read_json,
+    write_json,
+    write_text,
+)
 
 
 def test_a_write_replaces_the_old_file(tmp_path):
@@ -62,6 +79,87 @@ def test_the_temporary_of_a_killed_writer_is_removed_by_the_next(tmp_path):
         write_text(tmp_path / "c.txt", "c")
         temporary.write_text("b")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "c.txt"]
+
+
+def test_a_folder_has_one_writer_and_the_second_is_told_who(tmp_path):
+    script = (
+        "import sys; from strop.files import exclusive\n"
+        f"with exclusive({str(tmp_path / 'out')!r}): print('locked', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "locked\n"
+    told = rf"process {process.pid} on {re.escape(socket.gethostname())} since 20\d\d-.*\+00:00"
+    with pytest.raises(BusyError, match=told), exclusive(tmp_path / "out"):
+        pass
+    process.kill()
+    process.communicate()
+    with exclusive(tmp_path / "out"):  # the lock has died with its process
+        write_text(tmp_path / "out" / "a.txt", "")
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["a.txt"]
+
+
+def test_a_lock_may_be_taken_again_by_its_thread_only(tmp_path):
+    def enter() -> None:
+        with exclusive(tmp_path):
+            pass
+
+    with exclusive(tmp_path):
+        enter()
+        with ThreadPoolExecutor(1) as thread, pytest.raises(BusyError, match=str(os.getpid())):
+            thread.submit(enter).result()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(enter).result()
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path):
+    with exclusive(tmp_path / "deep" / "out"):
+        assert (tmp_path / "deep" / "out").is_dir()
+    assert not (tmp_path / "deep" / "out").exists()
+
+
+def test_children_do_not_keep_the_lock_of_their_parent(tmp_path):
+    reader, writer = os.pipe()
+    if (parent := os.fork()) == 0:
+        with exclusive(tmp_path):
+            if os.fork() == 0:
+                os.write(writer, str(os.getpid()).encode())
+                time.sleep(60)
+            time.sleep(60)
+    child = int(os.read(reader, 20))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    try:
+        with exclusive(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    with pytest.warns(UserWarning, match=f"{tmp_path} has no locks"), exclusive(tmp_path):
+        pass
+
+
+def test_of_many_writers_one_gets_the_folder(tmp_path):
+    """Also while locks are released and their files removed."""
+
+    def enter(times: int) -> int:
+        entered = 0
+        for _ in range(times):
+            with suppress(BusyError), exclusive(tmp_path):
+                (tmp_path / "mine").touch(exist_ok=False)
+                (tmp_path / "mine").unlink()
+                entered += 1
+        return entered
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(enter, [100] * 4)) > 0
 
 
 def test_files_get_the_usual_permissions(tmp_path):

@@ -46,6 +46,10 @@ class DataError(StropError):
     """A dataset is not laid out as expected, or a file in it is broken."""
 
 
+class BusyError(StropError):
+    """Another process is writing to the same folder."""
+
+
 class TrainingError(StropError):
     """Training cannot start or cannot go on."""
 

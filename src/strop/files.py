@@ -1,4 +1,4 @@
-"""Atomic writes, and JSON files that carry a format tag."""
+"""Atomic writes, locks on output folders, and JSON files that carry a format tag."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ import json
 import math
 import os
 import shutil
+import socket
 import tempfile
+import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from strop.errors import FormatError
+from strop.errors import BusyError, FormatError
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where temporaries of killed writers are not removed
+except ImportError:  # not on Windows: no locks, and temporaries of killed writers stay
     fcntl = None  # type: ignore[assignment]
 
 PathLike = str | os.PathLike[str]
 
 _TEMPORARY = ".strop-tmp-"
+_LOCK = ".strop-lock"
+_locked: dict[Path, tuple[int, int]] = {}  # the thread that locked a folder, and the descriptor
 
 
 @contextmanager
@@ -80,6 +86,88 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(scratch, ignore_errors=True)
             finally:
                 os.close(lock)
+
+
+@contextmanager
+def exclusive(folder: PathLike) -> Iterator[None]:
+    """Be the only writer of `folder` until the block ends; `BusyError` if there is another one.
+
+    The lock dies with its process, however that ends. The thread that holds it may enter again.
+    On a file system without locks, a warning says so and nothing is locked. The folder is made if
+    it does not exist, and removed at the end if it is still empty.
+    """
+    target = Path(folder).resolve()
+    thread, _ = _locked.get(target, (None, -1))
+    if thread == threading.get_ident():
+        yield
+        return
+    new = not target.exists()
+    descriptor = _lock_folder(target)
+    _locked[target] = threading.get_ident(), descriptor
+    try:
+        yield
+    finally:
+        del _locked[target]
+        # Removed before it is unlocked: whoever waits for this file sees that it is gone.
+        (target / _LOCK).unlink(missing_ok=True)
+        os.close(descriptor)
+        if new:
+            with suppress(OSError):
+                target.rmdir()
+
+
+def _lock_folder(folder: Path) -> int:
+    """Lock `folder` and note who holds it; the descriptor of the lock."""
+    path = folder / _LOCK
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # the holder before has just removed the empty folder
+            continue
+        try:
+            _lock_file(descriptor, folder)
+            # Between opening and locking, the holder before may have removed the file.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    holder = f"process {os.getpid()} on {socket.gethostname()} since "
+                    holder += datetime.now(UTC).isoformat(timespec="seconds")
+                    os.ftruncate(descriptor, 0)
+                    os.write(descriptor, holder.encode())
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock_file(descriptor: int, folder: Path) -> None:
+    try:
+        if fcntl is None:
+            raise OSError("this system has no locks")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
+        raise BusyError(
+            f"{folder} is being written by {holder}.",
+            "Wait until that ends, or choose another folder.",
+        ) from error
+    except OSError as error:
+        warnings.warn(
+            f"The file system of {folder} has no locks ({error}): nothing keeps a second process "
+            "from writing there at the same time.",
+            stacklevel=5,
+        )
+
+
+def _leave_locks() -> None:
+    """Close the locks in a forked child: they belong to the parent and die with it."""
+    while _locked:
+        os.close(_locked.popitem()[1][1])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
 
 
 def write_text(path: PathLike, text: str) -> None:
