@@ -20,9 +20,9 @@ SOURCE = Path(strop.__file__).parent
 
 LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
-    {"files", "config", "device", "random", "progress"},
+    {"files", "config", "device", "random", "progress", "pool"},
     {"images", "metrics", "figures", "statistics", "identity", "scenes"},
-    {"program"},
+    {"program", "squares"},
     {"model"},
     {"curriculum", "data"},
     {"objective"},  # takes from the curriculum how steps are marked in configs

@@ -33,10 +33,10 @@ from strop.data import (
     stack,
 )
 from strop.data.loader import checked_images
-from strop.data.pool import default_context
 from strop.data.subset import subset
 from strop.errors import DataError
 from strop.images import save_image
+from strop.pool import default_context
 
 
 class Numbers:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from strop.data.pool import Pool
 from strop.data.record import VOID, Dataset
 from strop.data.spec import open_dataset
 from strop.errors import StropError
+from strop.pool import Pool
 from strop.progress import Progress, no_progress
 
 _CHUNK = 32

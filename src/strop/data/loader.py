@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.data.pool import Pool, default_context
 from strop.data.record import PARTS, Batch, BatchDataset, Dataset, Record, concat, stack
 from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit
+from strop.pool import Pool, default_context
 
 _CHUNK = 16  # records in one task: large enough to hide the pipe, small enough to split a batch
 _PREFETCH = 2  # batches

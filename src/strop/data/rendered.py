@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from strop.data.pool import default_context
 from strop.data.record import Record
 from strop.errors import DataError
 from strop.files import PathLike, atomic_path, read_json, write_json, write_text
+from strop.pool import default_context
 from strop.progress import Progress, no_progress
 from strop.scenes.describe import describe, image_name
 from strop.scenes.render import RENDERER_VERSION, image_size, render, truth
