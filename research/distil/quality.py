@@ -34,10 +34,9 @@ from card import add_metrics
 from networks import load_network
 from strop.analysis.frame import check_needs
 from strop.analysis.probes.multilabel import MultilabelTask
-from strop.analysis.probes.probe import run_probe
+from strop.analysis.probes.probe import check_classes, run_probe
 from strop.analysis.probes.protocol import PAPER
 from strop.analysis.probes.segmentation import SegmentationTask, class_shares
-from strop.analysis.probes.splits import check_classes
 from strop.data.loader import record_batches
 from strop.data.record import VOID, Dataset, first_readable
 from strop.data.spec import open_dataset

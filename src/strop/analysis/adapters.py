@@ -35,13 +35,12 @@ from strop.analysis.frame import check_needs
 from strop.analysis.probes.depth import DepthTask
 from strop.analysis.probes.heads import Representation, Tokens
 from strop.analysis.probes.multilabel import MultilabelTask
-from strop.analysis.probes.probe import Task, run_probe
+from strop.analysis.probes.probe import Task, check_classes, required, run_probe
 from strop.analysis.probes.protocol import PAPER
 from strop.analysis.probes.segmentation import SegmentationTask
-from strop.analysis.probes.splits import check_classes, required
-from strop.analysis.subject import check_disjoint, concatenate, narrow
+from strop.analysis.subject import check_disjoint, narrow
 from strop.data.loader import record_batches
-from strop.data.record import Batch, Dataset, first_readable
+from strop.data.record import Batch, Dataset, concat, first_readable
 from strop.errors import ConfigError, DataError, ModelError
 from strop.files import PathLike
 from strop.identity import of_dataset
@@ -253,7 +252,7 @@ def _features(adapter: Adapter, dataset: Dataset, progress: Progress) -> Adapted
         progress("images", done, len(dataset))
     vectors = torch.cat(programs)
     tokens = Tokens(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
-    return {"latent": torch.cat(latents), "program": tokens}, concatenate(batches)
+    return {"latent": torch.cat(latents), "program": tokens}, concat(batches)
 
 
 def _package(module: str, name: str, where: str) -> Any:

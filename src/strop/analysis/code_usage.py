@@ -196,7 +196,7 @@ def _tables(numbers: dict[str, Any], entries: list[Entry]) -> list[Table]:
         "purity": "purity of codes by class",
         "classes": "mutual information of code and class, nats",
     }
-    tests = [[label, *numbers[name].values()] for name, label in labels.items() if name in numbers]
+    tests = {label: numbers[name] for name, label in labels.items() if name in numbers}
     shown = [
         [e.code, e.count, e.position, e.best_class, e.purity, e.class_entropy]
         for e in entries[:_LISTED]
@@ -207,8 +207,8 @@ def _tables(numbers: dict[str, Any], entries: list[Entry]) -> list[Table]:
         for pair in numbers["pairs"]
     ]
     return [
-        Table("Usage", ("", ""), [[name, value] for name, value in numbers["usage"].items()]),
-        Table("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
+        Table.of("Usage", ("", ""), numbers["usage"]),
+        Table.of("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
         Table("The most used codes", header, shown),
         Table("Associated codes", ("codes", "images", "expected", "normalised PMI"), pairs),
     ]

@@ -60,21 +60,18 @@ def run(subject: Subject, options: Options) -> Findings:
     counted = {name: measure for name, measure in measures.items() if name in COUNTS}
     rare = {name: rarity_claim(counts, lengths, options) for name, counts in counted.items()}
     tables = [
-        Table(
+        Table.of(
             "Length against complexity",
             ("", "Pearson", "low", "high", "Spearman", "low", "high", "p"),
-            [
-                [name, *found["pearson"], *found["spearman"], found["p"]]
-                for name, found in correlations.items()
-            ],
+            correlations,
         )
     ]
     if rare:
         tables.append(
-            Table(
+            Table.of(
                 "Do rare counts get longer programs?",
                 ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
-                [[name, *found.values()] for name, found in rare.items()],
+                rare,
             )
         )
     return Findings(

@@ -54,23 +54,20 @@ def run(subject: Subject, options: Options) -> Findings:
     return Findings(
         numbers={"order": order, "sizes": sizes, "swaps": swaps, "transplants": moved},
         tables=[
-            Table(
+            Table.of(
                 "Order, and programs of other images",
                 ("", "cosine to the teacher", "low", "high", "r2", "r2_centred", "field changed"),
-                [
-                    [what, *found["cosine"], found["r2"], found["r2_centred"], found["changed"]]
-                    for what, found in order.items()
-                ],
+                order,
             ),
             Table(
                 "Cosine to the teacher by number of tokens",
                 ("tokens", "images", PREFIX, SUBSET, MOVED, "d", "p"),
                 [list(found.values()) for found in sizes],
             ),
-            Table(
+            Table.of(
                 "A token moved to the same position of another program",
                 ("", "moved token", "control", "d", "p"),
-                [[what, *found.values()] for what, found in moved.items()],
+                moved,
             ),
         ],
         figures={

@@ -18,7 +18,15 @@ from strop.analysis.panels import bars, show_program
 from strop.analysis.regions import erasure_maps, image_tables, owners, patch_shares
 from strop.analysis.subject import Subject
 from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes, show_heat, show_image
-from strop.statistics import Array, Interval, adjusted_rand, best_iou, entropy, mean_interval
+from strop.statistics import (
+    Array,
+    Interval,
+    adjusted_rand,
+    best_iou,
+    entropy,
+    mean_interval,
+    null_p,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +57,9 @@ class Options:
 
 def run(subject: Subject, options: Options) -> Findings:
     """Compare maps by all three edits, regions with masks, and positions with each other."""
-    by_edit = {edit: erasure_maps(subject, edit=edit, seed=options.seed) for edit in EDITS}
+    by_edit: dict[str, Tensor] = {
+        edit: erasure_maps(subject, edit=edit, seed=options.seed) for edit in EDITS
+    }
     maps = by_edit[options.edit]
     tokens = localisation(maps)
     profile = position_profile(tokens)
@@ -70,15 +80,11 @@ def run(subject: Subject, options: Options) -> Findings:
         "positions": draw_positions(maps, subject.program.active),
     }
     tables = [
-        Table(
-            "Localisation of a token",
-            ("", "mean", "low", "high"),
-            [[name, *interval] for name, interval in localised.items()],
-        ),
-        Table(
+        Table.of("Localisation of a token", ("", "mean", "low", "high"), localised),
+        Table.of(
             f"Maps by other edits, beside {options.edit}",
             ("edit", "correlation of maps", "same owner"),
-            [[edit, *found.values()] for edit, found in edits.items()],
+            edits,
         ),
     ]
     if agreement:
@@ -154,15 +160,15 @@ def mask_agreement(
     order = torch.stack([torch.randperm(regions.shape[1], generator=random) for _ in regions])
     shuffled_iou, shuffled_ari = scores(regions.gather(1, order))
     others = [scores(regions[torch.randperm(len(regions), generator=random)]) for _ in range(draws)]
-    reached = sum(other.mean() >= ari.mean() for _, other in others)
+    other_ari = [other.mean() for _, other in others]
     return {
         "iou": mean(iou),
         "ari": mean(ari),
         "iou_shuffled": float(np.nanmean(shuffled_iou)),
         "ari_shuffled": float(shuffled_ari.mean()),
         "iou_other_image": float(np.nanmean([other for other, _ in others])),
-        "ari_other_image": float(np.mean([other for _, other in others])),
-        "p": (1 + reached) / (1 + draws),
+        "ari_other_image": float(np.mean(other_ari)),
+        "p": null_p(float(ari.mean()), other_ari),
     }
 
 

@@ -7,7 +7,7 @@ JSON file is written last: if it exists, the result is complete.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,11 @@ class Table:
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+
+    @classmethod
+    def of(cls, title: str, header: Sequence[str], rows: Mapping[str, Any]) -> Table:
+        """A table of named rows: mappings, intervals (three cells), or single values."""
+        return cls(title, header, [[name, *_flat(row)] for name, row in rows.items()])
 
     def cells(self) -> list[list[str]]:
         """The rows as text, floats with four significant digits."""
@@ -114,6 +119,14 @@ def read_findings(folder: PathLike, name: str, kind: str) -> dict[str, Any] | No
     """The content of NAME.json, or None if there is none."""
     path = Path(folder) / f"{name}.json"
     return read_json(path, kind, FORMAT) if path.is_file() else None
+
+
+def _flat(row: Any) -> Iterator[Cell]:
+    if isinstance(row, str) or not isinstance(row, Iterable):
+        yield row
+        return
+    for value in row.values() if isinstance(row, Mapping) else row:
+        yield from _flat(value)
 
 
 def _text(value: Cell) -> str:

@@ -106,21 +106,21 @@ def run(subject: Subject, options: Options) -> Findings:
                     for name, i in spent.items()
                 ],
             ),
-            Table("Mutual information of a code and the next", ("", "bits"), list(order.items())),
+            Table.of("Mutual information of a code and the next", ("", "bits"), order),
             Table(
                 "Most informative pairs",
                 ("code", "next", "count", "expected", "PMI, bits"),
                 bigrams,
             ),
-            Table(
+            Table.of(
                 "Distance of length distributions",
                 ("", "total variation", "Kolmogorov-Smirnov"),
-                [(name, *each.values()) for name, each in lengths.items()],
+                lengths,
             ),
-            Table(
+            Table.of(
                 "Detection of altered programs by surprise",
                 ("altered by", "area under the curve"),
-                list(surprise.items()),
+                surprise,
             ),
         ),
         figures=figures,

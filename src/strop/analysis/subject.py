@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from strop.data.loader import record_batches
-from strop.data.record import VOID, Batch, Dataset
+from strop.data.record import VOID, Batch, Dataset, concat
 from strop.errors import DataError
 from strop.model.tokenizer import Encoding, Tokenizer
 from strop.program import Program
@@ -138,7 +138,7 @@ class Subject:
             batches.append(narrow(batch))
             done += len(batch)
             self.progress("encoding", done, len(self.dataset))
-        return concatenate(batches), Program.cat(programs), torch.cat(z)
+        return concat(batches), Program.cat(programs), torch.cat(z)
 
     def _room(self, images: int) -> Tensor:
         """An empty tensor for the fields of that many images, in memory or in a file."""
@@ -173,20 +173,6 @@ def program_of(tokenizer: Tokenizer, encoding: Encoding, names: tuple[str, ...] 
         model=tokenizer.identity.codes,
         names=names,
     )
-
-
-def concatenate(batches: list[Batch]) -> Batch:
-    """Batches one after another; a part that one of them lacks is left out."""
-
-    def part(name: str) -> Any:
-        values = [getattr(batch, name) for batch in batches]
-        if any(value is None for value in values):
-            return None
-        if isinstance(values[0], Tensor):
-            return torch.cat(values)
-        return tuple(item for value in values for item in value)
-
-    return Batch(**{each.name: part(each.name) for each in fields(Batch)})
 
 
 def check_disjoint(

@@ -107,10 +107,10 @@ def run(subject: Subject, options: Options) -> Findings:
             "by_distance": by_distance(active),
         },
         tables=[
-            Table(
+            Table.of(
                 "Synergy, averaged over each image's pairs",
                 ("", "first", "second", "effect size d", "p", "images"),
-                [[what, *found.values()] for what, found in comparisons.items()],
+                comparisons,
             )
         ],
         figures={

@@ -15,15 +15,16 @@ from strop.analysis.frame import Analysis
 from strop.analysis.probes.crops import MapProbe, flip, probe_crops, random_below, random_share
 from strop.analysis.probes.probe import (
     LengthOptions,
+    check_splits,
     chunk_size,
     probe_lengths,
     probe_representations,
+    required,
     show_predictions,
     upsample,
 )
 from strop.analysis.probes.protocol import Depth, DepthCrops, find_protocol
 from strop.analysis.probes.scores import depth_errors, depth_scores, joined
-from strop.analysis.probes.splits import check_splits, required
 from strop.analysis.subject import Subject
 from strop.data.decode import nearest
 from strop.data.record import Record

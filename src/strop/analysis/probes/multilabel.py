@@ -11,10 +11,9 @@ from torch import Tensor
 
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
-from strop.analysis.probes.probe import Options, probe_representations
+from strop.analysis.probes.probe import Options, check_splits, probe_representations, required
 from strop.analysis.probes.protocol import Multilabel, find_protocol
 from strop.analysis.probes.scores import multilabel_scores
-from strop.analysis.probes.splits import check_splits, required
 from strop.analysis.subject import Subject
 from strop.errors import ConfigError
 

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.analysis.probes.figure import COLUMNS, MOST_ROWS, draw_lengths, draw_predictions
-from strop.analysis.probes.fitting import Fitted, fit_probe
+from strop.analysis.probes.fitting import LEAST_IMAGES, Fitted, fit_probe
 from strop.analysis.probes.heads import Probe, Representation, make_probe
-from strop.analysis.probes.protocol import Head, Schedule
+from strop.analysis.probes.protocol import Head, Schedule, find_protocol
 from strop.analysis.probes.representations import (
     SEQUENCES,
     code_vectors,
@@ -30,8 +30,9 @@ from strop.analysis.probes.representations import (
     representations,
 )
 from strop.analysis.subject import Subject
-from strop.data.record import VOID
+from strop.data.record import VOID, Dataset
 from strop.device import fits_on
+from strop.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,6 +189,37 @@ def show_predictions(
         name: task.predict(probes[name](known[name][rows].to(device))).cpu() for name in COLUMNS
     }
     return draw_predictions(subject.records.images[rows], truth[rows], predicted)
+
+
+def check_splits(subject: Subject, protocol: str, names: str = "") -> None:
+    """Refuse an unknown protocol, and datasets that `check_classes` refuses."""
+    find_protocol(protocol)
+    train = subject if subject.train is None else subject.train
+    check_classes(train.dataset, subject.dataset, names)
+
+
+def check_classes(train: Dataset, measured: Dataset, names: str) -> None:
+    """Refuse two datasets with different classes (`names` is their attribute), and few images."""
+    if names and getattr(train, names) != getattr(measured, names):
+        raise DataError(
+            f"{train.name} and {measured.name} have different {names.replace('_', ' ')}.",
+            "Train and score a probe on two splits of one dataset.",
+        )
+    if len(train) < LEAST_IMAGES:
+        raise DataError(
+            f"{train.name} has {len(train)} images.",
+            f"A probe is trained on at least {LEAST_IMAGES}.",
+        )
+
+
+def required(part: Tensor | None) -> Tensor:
+    """A part of the records, which `check_needs` found in the first record only."""
+    if part is None:
+        raise DataError(
+            "Some records lack the annotations of this analysis.",
+            "Run `strop data check` on the data.",
+        )
+    return part
 
 
 def upsample(output: Tensor, size: Sequence[int], grid: tuple[int, int] | None = None) -> Tensor:

@@ -25,15 +25,16 @@ from strop.analysis.probes.crops import (
 )
 from strop.analysis.probes.probe import (
     LengthOptions,
+    check_splits,
     chunk_size,
     probe_lengths,
     probe_representations,
+    required,
     show_predictions,
     upsample,
 )
 from strop.analysis.probes.protocol import Crops, Segmentation, find_protocol
 from strop.analysis.probes.scores import count_pixels, joined, segmentation_scores
-from strop.analysis.probes.splits import check_splits, required
 from strop.analysis.subject import Subject
 from strop.data.decode import nearest
 from strop.data.record import VOID, Record

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Questions = Sequence[QuestionAnswer]
+Accuracies = Mapping[str, Mapping[str, Interval]]
+"""The share of right answers of each way to answer, by kind of question."""
 
 PROMPT = """\
 Answer a question about a CLEVR scene (3-10 objects) from integer codes produced by a visual \
@@ -82,18 +84,19 @@ def run(subject: Subject, options: Options) -> Findings:
         for each, guess in zip(questions, guesses, strict=True)
     ]
     right = {name: judge(given, questions) for name, given in answers.items()}
-    tables = [accuracy_table("Questions answered from programs", right, questions)]
-    numbers: dict[str, object] = {"answers": numbers_by_kind(right, questions)}
+    accuracies = {name: accuracy_by_kind(marks, questions) for name, marks in right.items()}
+    tables = [accuracy_table("Questions answered from programs", accuracies)]
+    numbers: dict[str, object] = {"answers": accuracies}
     if options.base_url:
         few = [each for each in questions if each.row < options.scenes]
         transcript = options.transcript(subject.folder / "vqa-transcript.jsonl")
         given = ask_model(transcript, subject, options, train, known, test, few)
+        marked = {options.model: judge(given, few)} | right
         compared = {
-            options.model: judge(given, few),
-            **{name: each[: len(few)] for name, each in right.items()},
+            name: accuracy_by_kind(marks[: len(few)], few) for name, marks in marked.items()
         }
-        tables.append(accuracy_table(f"The first {options.scenes} scenes", compared, few))
-        numbers["language_model"] = numbers_by_kind(compared, few)
+        tables.append(accuracy_table(f"The first {options.scenes} scenes", compared))
+        numbers["language_model"] = compared
         numbers["usage"] = transcript.usage()
     return Findings(
         numbers={
@@ -103,7 +106,7 @@ def run(subject: Subject, options: Options) -> Findings:
             **numbers,
         },
         tables=tables,
-        figures={"accuracy": draw_accuracy(right, questions)},
+        figures={"accuracy": draw_accuracy(accuracies)},
         files={"vqa-examples.md": examples(answers, questions, 40)},
         notes=(
             "Share of right answers, with 95 % intervals by bootstrap over questions. Every "
@@ -176,36 +179,26 @@ def accuracy_by_kind(right: Sequence[bool], questions: Questions) -> dict[str, I
     return {"all": mean_interval(marks), **by_kind}
 
 
-def numbers_by_kind(
-    right: Mapping[str, Sequence[bool]], questions: Questions
-) -> dict[str, dict[str, list[float]]]:
-    """Accuracies for JSON."""
-    return {
-        name: {kind: list(interval) for kind, interval in accuracy_by_kind(each, questions).items()}
-        for name, each in right.items()
-    }
-
-
-def accuracy_table(title: str, right: Mapping[str, Sequence[bool]], questions: Questions) -> Table:
+def accuracy_table(title: str, accuracies: Accuracies) -> Table:
     """A row for each way to answer, a column for each kind of question."""
-    rows = []
-    for name, each in right.items():
-        intervals = accuracy_by_kind(each, questions).values()
-        rows.append((name, *(f"{i.value:.3f} ({i.low:.3f} to {i.high:.3f})" for i in intervals)))
+    rows = [
+        (name, *(f"{i.value:.3f} ({i.low:.3f} to {i.high:.3f})" for i in by_kind.values()))
+        for name, by_kind in accuracies.items()
+    ]
     return Table(title, ("", "all", *KINDS), rows)
 
 
-def draw_accuracy(right: Mapping[str, Sequence[bool]], questions: Questions) -> Figure:
+def draw_accuracy(accuracies: Accuracies) -> Figure:
     """Bars by kind of question, controls in grey."""
     figure = new_figure(9.0, 3.4)
     axes = plain_axes(figure, "", "right answers")
     greys = iter(("#cccccc", MUTED))
     colours = iter(PALETTE)
-    width = 0.8 / len(right)
-    for number, (name, marks) in enumerate(right.items()):
-        value, low, high = zip(*accuracy_by_kind(marks, questions).values(), strict=True)
+    width = 0.8 / len(accuracies)
+    for number, (name, by_kind) in enumerate(accuracies.items()):
+        value, low, high = zip(*by_kind.values(), strict=True)
         axes.bar(
-            [place + (number - (len(right) - 1) / 2) * width for place in range(len(value))],
+            [place + (number - (len(accuracies) - 1) / 2) * width for place in range(len(value))],
             value,
             width,
             yerr=np.clip([np.subtract(value, low), np.subtract(high, value)], 0, None),
