@@ -26,9 +26,8 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"model"},
     {"curriculum", "data"},
     {"objective"},  # takes from the curriculum how steps are marked in configs
-    {"training"},
+    {"training", "auto"},
     {"analysis"},
-    {"evaluation"},
     {"inspector", "demo"},
     {"cli"},
     {"__init__", "__main__"},

