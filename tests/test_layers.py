@@ -1,6 +1,6 @@
 """The layout: a module imports only what lies below it, and some things nobody imports or calls.
 
-cli -> inspector -> analysis -> training -> curriculum, objective, data
+cli -> inspector -> store -> analysis -> training -> curriculum, objective, data
     -> model -> program -> errors, files, config, images
 
 The renderer, `scenes`, stands alone: it takes errors, files and random from the package.
@@ -28,6 +28,7 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"objective"},  # takes from the curriculum how steps are marked in configs
     {"training", "auto"},
     {"analysis"},
+    {"store"},
     {"inspector", "demo"},
     {"cli"},
     {"__init__", "__main__"},

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from strop.model.checkpoint import list_models, load
     from strop.model.tokenizer import Tokenizer, TokenizerConfig
     from strop.program import Program
+    from strop.store.store import open_store
     from strop.training.loop import train
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ __all__ = [
     "erasure",
     "list_models",
     "load",
+    "open_store",
     "train",
 ]
 
@@ -35,6 +37,7 @@ _MODULES = {
     "erasure": "strop.analysis.counterfactual",
     "list_models": "strop.model.checkpoint",
     "load": "strop.model.checkpoint",
+    "open_store": "strop.store.store",
     "train": "strop.training.loop",
 }
 

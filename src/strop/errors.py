@@ -46,6 +46,10 @@ class DataError(StropError):
     """A dataset is not laid out as expected, or a file in it is broken."""
 
 
+class StoreError(StropError):
+    """A store of programs cannot be opened, read or extended as asked."""
+
+
 class BusyError(StropError):
     """Another process is writing to the same folder."""
 

@@ -1,10 +1,11 @@
-"""Temporary seeding of torch's global generators."""
+"""Temporary seeding of torch's global generators, and a hash of numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -19,3 +20,11 @@ def seeded(seed: int) -> Iterator[None]:
         if on_gpu:
             torch.cuda.manual_seed_all(seed)
         yield
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser on uint64; a bijection, so different numbers stay different."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -24,6 +24,7 @@ from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit
 from strop.pool import Pool, default_context
+from strop.random import mix
 
 _CHUNK = 16  # records in one task: large enough to hide the pipe, small enough to split a batch
 _PREFETCH = 2  # batches
@@ -38,17 +39,9 @@ def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
     Records are sorted by a hash of (seed, epoch, index) in integer arithmetic, so the order does
     not depend on library versions.
     """
-    key = _mix(np.array([seed], dtype=np.int64).view(np.uint64))
-    key = _mix(key + np.uint64(epoch))
-    return np.argsort(_mix(np.arange(length, dtype=np.uint64) + key), kind="stable")
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser on uint64; a bijection, so no two records share a key."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    key = mix(np.array([seed], dtype=np.int64).view(np.uint64))
+    key = mix(key + np.uint64(epoch))
+    return np.argsort(mix(np.arange(length, dtype=np.uint64) + key), kind="stable")
 
 
 @dataclass(frozen=True, slots=True)

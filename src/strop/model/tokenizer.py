@@ -499,7 +499,7 @@ class Tokenizer(nn.Module):
     def _known_identity(self) -> Identity:
         return of_tokenizer(self.config, self, self.known_teacher_digest, self._digests)
 
-    def _wrote(self, model: str) -> bool:
+    def wrote(self, model: str) -> bool:
         """Whether programs that carry `model` are of this model. It never loads the teacher."""
         return self._known_identity().wrote(model) or model == legacy_fingerprint(
             self.config, self.quantizer.codebook
@@ -512,7 +512,7 @@ class Tokenizer(nn.Module):
                 "Give what `encode` returns, or make a `Program` of the codes.",
             )
         program.check_fits(self.config.quantizer.codes, self.config.max_length)
-        if program.model and not self._wrote(program.model):
+        if program.model and not self.wrote(program.model):
             raise ProgramError(
                 f"The program was written by model {program.model}, this is "
                 f"{self._known_identity().codes}.",

@@ -1,0 +1,305 @@
+"""A store: the programs of a corpus as a Lance dataset, one row an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from strop.errors import FormatError, StoreError, StropError
+from strop.files import PathLike
+from strop.model.checkpoint import load
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
+from strop.store.extras import require
+from strop.store.schema import CHECK, COLUMNS, DAMAGED, damaged_rows, read_info, read_programs
+
+if TYPE_CHECKING:
+    import lance
+
+REJECTS = "rejects"
+"""The folder of a store with the table of images that could not be read."""
+
+VERSIONS = "versions"
+"""The folder of a store with the programs of other models, by name."""
+
+
+def open_store(
+    path: PathLike,
+    *,
+    version: str | None = None,
+    model: Tokenizer | None = None,
+    storage_options: dict[str, str] | None = None,
+) -> Store:
+    """Open a store that `strop encode DATA -o STORE` wrote.
+
+    path             a folder, or a URL that Lance reads, such as s3://bucket/photos.lance
+    version          the programs of another model, written with `--as VERSION`
+    model            the tokenizer that interprets the programs, if it is not to be loaded by the
+                     name that the store holds
+    storage_options  credentials and settings for a URL
+    """
+    where = str(path) if version is None else below(str(path), f"{VERSIONS}/{version}")
+    return Store(where, model=model, storage_options=storage_options)
+
+
+class Store:
+    """The programs of a corpus. It shows one version of the table; `refresh` opens the newest.
+
+    path     folder or URL
+    info     the model that wrote the programs, N, K, and the rule of lengths
+    dataset  the `lance.LanceDataset`; its rows are in the order in which they were written
+
+    Each fragment of the table is verified when it is first read.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        model: Tokenizer | None = None,
+        storage_options: dict[str, str] | None = None,
+    ) -> None:
+        self.path = path
+        self.storage_options = storage_options
+        self.dataset = open_table(path, storage_options)
+        self.info = read_info(self.dataset.schema, path)
+        self._model: Tokenizer | None = None
+        self._verified: set[int] = set()
+        self._measure()
+        if model is not None:
+            self.model = model
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: int | slice | Sequence[int]) -> Program:
+        """One program for an integer, else the batch of the rows that `index` picks."""
+        if isinstance(index, slice):
+            return self.programs(range(*index.indices(len(self))))
+        if isinstance(index, int | np.integer):
+            return self.programs([int(index)])[0]
+        return self.programs(index)
+
+    def __iter__(self) -> Iterator[Program]:
+        for start in range(0, len(self), 1024):
+            yield from self[start : start + 1024]
+
+    def __repr__(self) -> str:
+        return f"Store of {len(self):,} programs of {self.info.model} at {self.path}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The dataset of another process would share its threads: each process opens its own.
+        return {"path": self.path, "storage_options": self.storage_options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"], storage_options=state["storage_options"])  # type: ignore[misc]
+
+    def refresh(self) -> None:
+        """Show the rows that were written since the store was opened."""
+        self.dataset = open_table(self.path, self.storage_options)
+        self._measure()
+
+    @property
+    def keys(self) -> list[str]:
+        """The key of each row."""
+        return self.read(columns=["key"])["key"].to_pylist()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of the columns that were kept from the data."""
+        return tuple(name for name in self.columns if name not in COLUMNS)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return tuple(name for name in self.dataset.schema.names if name != CHECK)
+
+    @property
+    def rejects(self) -> pa.Table:
+        """The images that could not be read: `key`, `source` and `reason`."""
+        return read_rejects(self.path, self.storage_options)
+
+    @property
+    def model(self) -> Tokenizer:
+        """The tokenizer that wrote the programs, loaded at first use by the name in the store."""
+        if self._model is None:
+            try:
+                self.model = load(self.info.model)
+            except StropError as error:
+                raise StoreError(
+                    f"The model {self.info.model!r} of the store {self.path} cannot be loaded. "
+                    f"{error.problem}",
+                    "Give it: open_store(path, model=strop.load(...)).",
+                ) from error
+        assert self._model is not None
+        return self._model
+
+    @model.setter
+    def model(self, tokenizer: Tokenizer) -> None:
+        if not tokenizer.wrote(self.info.codes):
+            raise StoreError(
+                f"The programs of {self.path} were written by the model {self.info.model} "
+                f"({self.info.codes}), not by this one ({tokenizer.identity.codes}).",
+                "Give the model that wrote them.",
+            )
+        self._model = tokenizer
+
+    def programs(self, rows: Sequence[int] | range) -> Program:
+        """The programs at `rows`, in that order, with their keys as names."""
+        table = self.read(rows, columns=["key", "codes", "length"])
+        if not len(table):
+            raise StoreError("This picks no program.", f"The store has {len(self):,}.")
+        return read_programs(table, self.info, self.path)
+
+    def read(
+        self, rows: Sequence[int] | range | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of the table at `rows`, in that order, or all of them."""
+        names = list(self.columns if columns is None else columns)
+        for name in names:
+            if name not in self.columns:
+                raise StoreError(
+                    f"The store has no column {name!r}.", f"It has {', '.join(self.columns)}."
+                )
+        if rows is None:
+            self._verify(range(len(self._starts) - 1))
+            with _reading(self.path):
+                return self.dataset.to_table(columns=names)
+        wanted = np.asarray(rows, dtype=np.int64)
+        count = len(self)
+        wrong = wanted[(wanted < -count) | (wanted >= count)]
+        if len(wrong):
+            raise StoreError(
+                f"There is no row {wrong[0]}.", f"The store {self.path} has {count:,} rows."
+            )
+        wanted = wanted % max(count, 1)
+        self._verify(np.unique(np.searchsorted(self._starts, wanted, side="right") - 1))
+        with _reading(self.path):
+            return self.dataset.take(wanted.tolist(), columns=names)
+
+    def batches(
+        self, columns: Sequence[str] | None = None, batch: int = 8192
+    ) -> pa.RecordBatchReader:
+        """All rows in order as Arrow batches, in bounded memory."""
+        names = list(self.columns if columns is None else columns)
+        schema = pa.schema([self.dataset.schema.field(name) for name in names])
+
+        def read() -> Iterator[pa.RecordBatch]:
+            for number, fragment in enumerate(self.dataset.get_fragments()):
+                self._verify([number])
+                with _reading(self.path):
+                    yield from fragment.to_batches(columns=names, batch_size=batch)
+
+        return pa.RecordBatchReader.from_batches(schema, read())
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows as an Arrow table."""
+        return self.read(columns=columns)
+
+    def to_hf(self, columns: Sequence[str] | None = None) -> Any:
+        """All rows as a `datasets.Dataset`."""
+        return require("datasets").Dataset(self.to_arrow(columns))
+
+    def sql(self, query: str) -> pa.Table:
+        """The answer of DuckDB to a query of the tables `programs` and `rejects`.
+
+        `store.sql("select key, length from programs where length > 40 order by quality")`. The
+        query cannot reach files or the network.
+        """
+        duckdb = require("duckdb")
+        with duckdb.connect(config={"enable_external_access": "false"}) as connection:
+            connection.register("programs", _Stream(self))
+            connection.register("rejects", self.rejects)
+            try:
+                return connection.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise StoreError(f"The query failed: {error}", "Correct the query.") from error
+
+    def _measure(self) -> None:
+        """Note at which row each fragment starts."""
+        counts = [fragment.count_rows() for fragment in self.dataset.get_fragments()]
+        self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+    def _verify(self, numbers: Sequence[int] | np.ndarray) -> None:
+        """Compare the rows of fragments with their checks, once; `FormatError` if any differs."""
+        fragments = None
+        for number in map(int, numbers):
+            if number in self._verified:
+                continue
+            fragments = fragments or self.dataset.get_fragments()
+            problem = damage(fragments[number])
+            if problem is not None:
+                raise FormatError(f"{self.path}: {problem}", DAMAGED)
+            self._verified.add(number)
+
+
+class _Stream:
+    """The rows of a store as a stream that DuckDB can read more than once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._store.batches().__arrow_c_stream__(requested_schema)
+
+
+def open_table(path: str, storage_options: dict[str, str] | None = None) -> lance.LanceDataset:
+    """The Lance dataset at `path`; `StoreError` if there is none."""
+    lance = require("lance")
+    try:
+        with _reading(path):
+            return lance.dataset(path, storage_options=storage_options)
+    except FormatError as error:
+        if isinstance(error.__cause__, ValueError) and "not found" in str(error.__cause__).lower():
+            raise StoreError(
+                f"There is no store at {path}.", f"Write one with: strop encode DATA -o {path}"
+            ) from error
+        raise
+
+
+def read_rejects(path: str, storage_options: dict[str, str] | None = None) -> pa.Table:
+    """The images that could not be read, each once: `key`, `source` and `reason`."""
+    try:
+        table = open_table(below(path, REJECTS), storage_options).to_table()
+    except StoreError:
+        return REJECTS_SCHEMA.empty_table()
+    # An encoder that was killed may have written a reject twice. The last one counts.
+    latest = {(row["key"], row["source"]): number for number, row in enumerate(table.to_pylist())}
+    return table.take(sorted(latest.values()))
+
+
+def damage(fragment: Any) -> str | None:
+    """What is wrong with the rows of a fragment, with the name of its file, or None."""
+    files = ", ".join(str(file.path) for file in fragment.metadata.files)
+    try:
+        with _reading(files):
+            rows = damaged_rows(fragment.to_table())
+    except FormatError as error:
+        return error.problem
+    if not len(rows):
+        return None
+    return f"{len(rows)} of {fragment.count_rows()} rows in data/{files} were changed."
+
+
+@contextmanager
+def _reading(source: str) -> Iterator[None]:
+    """Convert the exceptions of Lance to `FormatError`."""
+    try:
+        yield
+    except StropError:
+        raise
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # on damaged files Lance also panics, which is no Exception
+        raise FormatError(f"{source} cannot be read ({error}).", DAMAGED) from error
+
+
+def below(path: str, name: str) -> str:
+    return f"{path.rstrip('/')}/{name}"
+
+
+REJECTS_SCHEMA = pa.schema({"key": pa.string(), "source": pa.string(), "reason": pa.string()})

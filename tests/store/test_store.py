@@ -1,0 +1,168 @@
+"""Reading a store back: rows, programs, SQL, Arrow, Hugging Face; and damage to its files."""
+
+from __future__ import annotations
+
+import sys
+
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import strop
+from strop.errors import FormatError, StoreError
+from strop.program import Program
+from strop.store.schema import StoreInfo, code_lists, damaged_rows, with_checks
+from strop.store.store import Store
+from strop.store.writer import Writer
+
+INFO = StoreInfo(model="tiny", codes="a-b", lengths="c", codebook_size=64, capacity=12)
+
+
+def rows(program: Program, **changes: object) -> pa.Table:
+    count = len(program)
+    columns = {
+        "key": list(program.names),
+        "codes": code_lists(program),
+        "length": pa.array(program.lengths.numpy(), pa.uint16()),
+        "quality": pa.nulls(count, pa.float32()),
+        "width": pa.array([640] * count, pa.int32()),
+        "height": pa.array([480] * count, pa.int32()),
+        "source": ["/photos"] * count,
+    }
+    return pa.table({**columns, **changes})
+
+
+def draw_program(count: int, seed: int = 0) -> Program:
+    random = torch.Generator().manual_seed(seed)
+    return Program(
+        codes=torch.randint(0, 64, (count, 12), generator=random),
+        lengths=torch.randint(1, 13, (count,), generator=random),
+        codebook_size=64,
+        model="a-b",
+        names=tuple(f"{seed}/ü{number:04d}" for number in range(count)),
+    )
+
+
+@pytest.fixture
+def program() -> Program:
+    return draw_program(40)
+
+
+@pytest.fixture
+def path(tmp_path, program) -> str:
+    path = str(tmp_path / "photos.lance")
+    writer = Writer(path, INFO, {"caption": pa.string()})
+    for start in (0, 16, 32):
+        part = program[start : start + 16]
+        captions = pa.array([f"caption {start}"] * len(part))
+        assert writer.append(rows(part, caption=captions), f"slice {start}") == len(part)
+    return path
+
+
+def test_programs_come_back_as_they_were_written(path, program):
+    store = strop.open_store(path)
+    assert len(store) == 40
+    assert store[:] == program
+    assert store[-1].codes.tolist() == program[39].codes.tolist()
+    assert store[[30, 2, 30]].names == tuple(program.names[row] for row in (30, 2, 30))
+    assert store[5:9] == program[5:9]
+    assert store.keys == list(program.names)
+    assert [each.codes.tolist() for each in store] == [each.codes.tolist() for each in program]
+    assert store.kept == ("caption",)
+    assert store.info == INFO
+
+
+def test_rows_that_do_not_exist_are_refused(path):
+    store = strop.open_store(path)
+    for wrong in (40, -41, [3, 99]):
+        with pytest.raises(StoreError, match="no row"):
+            store[wrong]
+    with pytest.raises(StoreError, match="no program"):
+        store[3:3]
+
+
+def test_sql_sees_programs_and_rejects(path):
+    store = strop.open_store(path)
+    answer = store.sql("select key, length from programs where length > 6 order by length, key")
+    expected = sorted(
+        (length, key)
+        for key, length in zip(store.keys, store[:].lengths.tolist(), strict=True)
+        if length > 6
+    )
+    assert [(row["length"], row["key"]) for row in answer.to_pylist()] == expected
+    joined = store.sql("select count(*) as n from programs a join programs b using (key)")
+    assert joined["n"].to_pylist() == [40]
+    assert store.sql("select * from rejects").num_rows == 0
+
+
+@pytest.mark.parametrize("query", ["select nothing from programs", "select * from '/etc/passwd'"])
+def test_a_wrong_query_or_one_that_reaches_for_files_is_refused(path, query):
+    with pytest.raises(StoreError, match="query failed"):
+        strop.open_store(path).sql(query)
+
+
+def test_arrow_and_hugging_face_see_the_same_columns(path):
+    store = strop.open_store(path)
+    expected = ["key", "codes", "length", "quality", "width", "height", "source", "caption"]
+    assert store.to_arrow().column_names == expected
+    assert store.to_hf().column_names == expected
+    assert store.to_hf(["key", "length"])[7]["key"] == store.keys[7]
+    assert pa.Table.from_batches(store.batches(batch=7)) == store.to_arrow()
+
+
+def test_a_missing_store_and_a_table_of_something_else_are_named(tmp_path):
+    with pytest.raises(StoreError, match="There is no store"):
+        strop.open_store(tmp_path / "nothing.lance")
+    import lance
+
+    lance.write_dataset(pa.table({"a": [1]}), str(tmp_path / "other.lance"))
+    with pytest.raises(FormatError, match="not a strop store"):
+        strop.open_store(tmp_path / "other.lance")
+
+
+def test_a_missing_package_is_named_with_its_install_line(path, monkeypatch):
+    store = strop.open_store(path)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(StoreError, match=r"pip install 'strop\[store\]'"):
+        store.sql("select 1")
+
+
+def test_every_changed_byte_of_a_data_file_is_found(path, tmp_path):
+    """A changed byte either changes no value, or the store refuses to serve the fragment."""
+    file = sorted((tmp_path / "photos.lance" / "data").iterdir())[1]
+    whole = file.read_bytes()
+    reference = strop.open_store(path).to_arrow()
+    named = []
+    for place in range(0, len(whole), 7):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            assert Store(path).to_arrow() == reference
+        except FormatError as error:
+            named.append(str(error))
+    assert len(named) > 10
+    assert all(file.name in text or path in text for text in named)
+
+
+def test_a_truncated_file_is_named(path, tmp_path):
+    for file in (tmp_path / "photos.lance" / "data").iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(FormatError, match=r"\.lance"):
+        strop.open_store(path)[0]
+
+
+VALUES = st.lists(st.one_of(st.none(), st.text(max_size=5)), min_size=1, max_size=8)
+
+
+@settings(max_examples=60)
+@given(VALUES, st.data())
+def test_a_check_sees_every_change_of_a_value(values, data):
+    table = with_checks(pa.table({"a": pa.array(values, pa.string()), "b": range(len(values))}))
+    assert not len(damaged_rows(table))
+    row = data.draw(st.integers(0, len(values) - 1))
+    other = data.draw(st.one_of(st.none(), st.text(max_size=5)).filter(lambda v: v != values[row]))
+    changed = [*values[:row], other, *values[row + 1 :]]
+    table = table.set_column(0, "a", pa.array(changed, pa.string()))
+    assert damaged_rows(table).tolist() == [row]
+    assert damaged_rows(table.slice(row)).tolist() == [0]
