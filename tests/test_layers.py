@@ -95,7 +95,7 @@ def dotted_name(node: ast.AST) -> str:
     return f"{dotted_name(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else "?"
 
 
-def misdeeds(tree: ast.AST, module: str) -> list[str]:
+def forbidden_uses(tree: ast.AST, module: str) -> list[str]:
     found = [
         f"{module} imports {imported}"
         for imported in imports(tree, module)
@@ -121,7 +121,7 @@ def test_a_module_imports_only_what_lies_below(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert component(name_of(path)) in HEIGHT, "give the new component its place in LAYERS"
     assert not violations(tree, name_of(path))
-    assert not misdeeds(tree, name_of(path))
+    assert not forbidden_uses(tree, name_of(path))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_violation_is_found(module, code):
 )
 def test_what_is_allowed_is_let_through(module, code):
     assert not violations(ast.parse(code), module)
-    assert not misdeeds(ast.parse(code), module)
+    assert not forbidden_uses(ast.parse(code), module)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ def test_what_is_allowed_is_let_through(module, code):
         "numpy.load('a.npy', allow_pickle=True)",
     ],
 )
-def test_a_misdeed_is_found(code):
-    assert misdeeds(ast.parse(code), "strop.model.tokenizer")
+def test_a_forbidden_use_is_found(code):
+    assert forbidden_uses(ast.parse(code), "strop.model.tokenizer")
 
 
-def test_methods_named_like_misdeeds_are_let_through():
-    assert not misdeeds(ast.parse("model.eval()\nProgram.load(path)"), "strop.cli.codes")
+def test_methods_named_like_forbidden_uses_are_let_through():
+    assert not forbidden_uses(ast.parse("model.eval()\nProgram.load(path)"), "strop.cli.codes")
 
 
 def test_every_module_is_looked_at():

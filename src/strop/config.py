@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
 import types
 import typing
 import warnings
@@ -12,6 +14,13 @@ from typing import Any, TypeVar
 from strop.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
+
+_LIMITS = {
+    "min": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "max": (operator.le, "at most"),
+    "below": (operator.lt, "below"),
+}
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -53,6 +62,29 @@ def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "confi
     return kind(
         **{key: _typed(hints[key], value, f"{where}.{key}") for key, value in values.items()}
     )
+
+
+def check_ranges(config: Any, where: str, least: float | None = None) -> None:
+    """Refuse numbers outside the range that the metadata of their field gives.
+
+    `min` and `max` are allowed values; `above` and `below` are not. Numbers must be finite, and
+    those in a tuple have the range of the field. `least` is the `min` of fields without a range.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        limits = {key: field.metadata[key] for key in _LIMITS if key in field.metadata}
+        if least is not None and not limits:
+            limits = {"min": least}
+        for number in value if isinstance(value, tuple) else (value,):
+            if not limits or isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            inside = all(_LIMITS[key][0](number, limit) for key, limit in limits.items())
+            if not (inside and math.isfinite(number)):
+                spans = (f"{_LIMITS[key][1]} {limit}" for key, limit in limits.items())
+                raise ConfigError(
+                    f"{where}.{field.name} is {_plain(value)}.",
+                    f"Give a number {' and '.join(spans)}.",
+                )
 
 
 def drop_retired(

@@ -29,15 +29,16 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from strop.config import check_ranges
 from strop.errors import ConfigError
 
 PAPER_STEPS = 500_000
 """The run length for which all numbers of steps in a config are given."""
 
-IN_STEPS: dict[str, str] = {"time": "steps"}
+IN_STEPS: dict[str, Any] = {"time": "steps", "min": 0}
 """Field metadata: a number of steps of a `PAPER_STEPS` run (or a tuple of them)."""
 
-PER_STEP_DECAY: dict[str, str] = {"time": "decay"}
+PER_STEP_DECAY: dict[str, Any] = {"time": "decay", "min": 0, "max": 1}
 """Field metadata: the decay per step of an exponential average, for a `PAPER_STEPS` run."""
 
 EPSILON = 1e-6
@@ -75,60 +76,45 @@ class CurriculumConfig:
     """
 
     enabled: bool = True
-    fixed_length: int | None = None
+    fixed_length: int | None = field(default=None, metadata={"min": 1})
     phase_ends: tuple[int, ...] = field(
         default=(100_000, 150_000, 200_000, 250_000), metadata=IN_STEPS
     )
     truncation: Truncation = "beta"
-    truncation_minimum: int = 8
-    alpha_start: float = 3.0
+    truncation_minimum: int = field(default=8, metadata={"min": 1})
+    alpha_start: float = field(default=3.0, metadata={"above": 0})
     bias_steps: int | None = field(default=None, metadata=IN_STEPS)
-    oracle_scale: float = 0.75
-    oracle_minimum: int = 2
+    oracle_scale: float = field(default=0.75, metadata={"above": 0})
+    oracle_minimum: int = field(default=2, metadata={"min": 1})
     oracle_maximum: int | None = None
     error_decay: float = field(default=0.999, metadata=PER_STEP_DECAY)
-    probe_radius: int = 2
-    probe_temperature: float = 0.3
-    probe_fraction: float = 1.0
+    probe_radius: int = field(default=2, metadata={"min": 1})
+    probe_temperature: float = field(default=0.3, metadata={"above": 0})
+    probe_fraction: float = field(default=1.0, metadata={"above": 0, "max": 1})
     slope_decay: float = field(default=0.99, metadata=PER_STEP_DECAY)
     compress: float = 0.4
     keep: float = 1.0
     extend: float = 1.3
-    handoff_ceiling: float = 1.0
+    handoff_ceiling: float = field(default=1.0, metadata={"min": 0, "max": 1})
 
     def __post_init__(self) -> None:
+        check_ranges(self, "curriculum")
         if len(self.phase_ends) != 4 or list(self.phase_ends) != sorted(self.phase_ends):
             raise ConfigError(
                 f"curriculum.phase_ends is {list(self.phase_ends)}.",
                 "Give four steps in rising order: the ends of phases 1 to 4.",
             )
-        for name in ("error_decay", "slope_decay", "handoff_ceiling"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"curriculum.{name} is {value}.", "Give a number from 0 to 1.")
         # Every n-th row is probed, so other shares would be rounded; 0.333 will do for a third.
-        if not (
-            0.0 < self.probe_fraction <= 1.0
-            and abs(self.probe_fraction * probe_stride(self) - 1) < 0.005
-        ):
+        if abs(self.probe_fraction * probe_stride(self) - 1) >= 0.005:
             raise ConfigError(
                 f"curriculum.probe_fraction is {self.probe_fraction}.",
                 "Give 1, or one divided by a whole number, such as 0.5 or 0.25.",
             )
-        for name in ("truncation_minimum", "oracle_minimum", "probe_radius", "fixed_length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"curriculum.{name} is {value}.", "Give at least 1.")
         if self.oracle_maximum is not None and self.oracle_maximum < self.oracle_minimum:
             raise ConfigError(
                 f"curriculum.oracle_maximum is {self.oracle_maximum}.",
                 f"Give at least curriculum.oracle_minimum, {self.oracle_minimum}.",
             )
-        for name in ("alpha_start", "oracle_scale", "probe_temperature"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(
-                    f"curriculum.{name} is {getattr(self, name)}.", "Give a number above 0."
-                )
 
 
 def scaled(config: Config, steps: int) -> Config:

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.config import check_ranges
 from strop.curriculum import EPSILON, IN_STEPS, Reduce
-from strop.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +30,11 @@ class ObjectiveConfig:
     commitment_weight: float = 1.0
     diversity_weight: float = 0.3
     diversity_warmup: int = field(default=40_000, metadata=IN_STEPS)
-    diversity_temperature: float = 0.1
+    diversity_temperature: float = field(default=0.1, metadata={"above": 0})
     length_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.diversity_temperature <= 0:
-            raise ConfigError(
-                f"objective.diversity_temperature is {self.diversity_temperature}.",
-                "Give a number above 0.",
-            )
+        check_ranges(self, "objective")
 
 
 def _alone(value: Tensor) -> Tensor:

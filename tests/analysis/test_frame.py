@@ -12,9 +12,10 @@ import torch
 
 from strop.analysis import frame
 from strop.analysis.findings import Findings, Table, read_findings, write_findings
-from strop.analysis.frame import Analysis, check_needs, check_ranges, find_analysis, run_study
+from strop.analysis.frame import Analysis, check_needs, find_analysis, run_study
 from strop.analysis.registry import ANALYSES
 from strop.analysis.subject import Subject
+from strop.config import check_ranges
 from strop.data.record import Record
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError
@@ -83,14 +84,14 @@ class Options:
         ("seed", -1, "at least 0"),
         ("memory", 0.0, "above 0"),
         ("memory", math.nan, "above 0"),
-        ("share", 0.0, "between 0 and 1"),
-        ("share", 1.0, "between 0 and 1"),
+        ("share", 0.0, "above 0 and below 1"),
+        ("share", 1.0, "above 0 and below 1"),
     ],
 )
 def test_options_out_of_range_are_refused(option, value, remedy):
-    check_ranges(Options(), "some")
+    check_ranges(Options(), "some", least=0)
     with pytest.raises(ConfigError, match=rf"some\.{option} is .*{remedy}"):
-        check_ranges(Options(**{option: value}), "some")
+        check_ranges(Options(**{option: value}), "some", least=0)
 
 
 def test_a_dataset_is_encoded_once_and_in_order(tokenizer):

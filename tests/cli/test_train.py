@@ -161,7 +161,7 @@ def test_axes_hold_words_and_lists() -> None:
 
 def test_what_is_learnt_from_is_not_held_out(pictures: str, tmp_path: Path) -> None:
     same = ["--data", pictures, "--val", pictures.removeprefix("folder:")]
-    with pytest.raises(TrainingError, match="would be learnt from and measured on"):
+    with pytest.raises(TrainingError, match="is both the training and the validation data"):
         run("train", "strop-nano", *same, "--out", tmp_path, "--steps=2", "--batch=4", *SMALL)
 
 

@@ -197,7 +197,7 @@ def test_unsuitable_checkpoints_are_refused(networks, pictures, tmp_path):
     with pytest.raises(TrainingError, match="another kind of run, or of an older strop"):
         resume(small)
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(TrainingError, match=r"No checkpoint in .* is whole"):
+    with pytest.raises(TrainingError, match=r"No checkpoint in .* is complete"):
         resume(small)
 
 
@@ -278,7 +278,7 @@ def test_weights_that_are_not_finite_are_not_saved(networks, pictures, tmp_path,
         ({"networks": {"random:tiny": 0.0}}, ConfigError, "weight of random:tiny is 0.0"),
         ({"networks": ["/a/net", "/b/net"]}, ConfigError, "Two networks are called 'net'"),
         ({"data": []}, TrainingError, "no images to train on"),
-        ({"data": ["a/b"], "validation": "folder:a/b"}, TrainingError, "learnt from and measured"),
+        ({"data": ["a/b"], "validation": "folder:a/b"}, TrainingError, "is both the training and"),
         ({"shares": [1.0, 2.0]}, ConfigError, "shares of 1 datasets are 1, 2"),
         (
             {"data": [torch.zeros(9, 3, 64, 64, dtype=torch.uint8)]},

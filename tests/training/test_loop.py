@@ -214,7 +214,7 @@ def test_a_model_of_ones_own_brings_its_config_and_a_codebook_that_was_trained(t
 
 def test_what_a_model_of_ones_own_leaves_no_room_for_is_refused():
     for beside, named in ({"init": tiny_tokenizer()}, "init"), ({"teacher": "tiny"}, "a teacher"):
-        with pytest.raises(ConfigError, match=f"Beside a tokenizer, {named} was given"):
+        with pytest.raises(ConfigError, match=f"Both a tokenizer and {named} were given"):
             train(tiny_preset(), tiny_fields(60), tokenizer=tiny_tokenizer(), **beside)
 
 

@@ -124,7 +124,7 @@ def test_a_checkpoint_cut_short_is_recognised_and_the_one_before_it_used(tmp_pat
         found, passed_over = latest_checkpoint(tmp_path / "checkpoints")
         assert found.path == before
         assert str(latest) in passed_over[0]
-    with pytest.warns(UserWarning, match="Going on from"):
+    with pytest.warns(UserWarning, match="Continuing from"):
         resumed = train(preset, fields, out=tmp_path, resume=True)
     assert resumed.finished
     train(preset, fields, out=tmp_path / "whole")
@@ -157,7 +157,7 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
     train(preset, fields, out=tmp_path)
     for path in checkpoint_paths(tmp_path / "checkpoints"):
         path.write_bytes(b"short")
-    with pytest.raises(TrainingError, match=r"No checkpoint in .* is whole"):
+    with pytest.raises(TrainingError, match=r"No checkpoint in .* is complete"):
         train(preset, fields, out=tmp_path, resume=True)
 
 
@@ -187,7 +187,7 @@ def test_disk_full_is_a_clear_error_and_the_last_checkpoint_survives(tmp_path, m
 def test_no_permission_is_a_named_error(tmp_path):
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(TrainingError, match="cannot be made"):
+        with pytest.raises(TrainingError, match="cannot be created"):
             train(tiny_preset(), tiny_fields(60), out=tmp_path / "run")
     finally:
         tmp_path.chmod(0o700)
@@ -195,7 +195,7 @@ def test_no_permission_is_a_named_error(tmp_path):
 
 def test_a_path_under_a_file_is_a_named_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingError, match="cannot be made"):
+    with pytest.raises(TrainingError, match="cannot be created"):
         train(tiny_preset(), tiny_fields(60), out=tmp_path / "file/run")
 
 

@@ -24,7 +24,6 @@ spec), `folder` (for files of its own), `progress(task, done, total)`, `len(subj
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -33,7 +32,7 @@ from typing import Any
 from strop.analysis.findings import Findings, read_findings, write_findings
 from strop.analysis.registry import ANALYSES, STUDIES
 from strop.analysis.subject import Subject
-from strop.config import flatten, from_dict, to_dict
+from strop.config import check_ranges, flatten, from_dict, to_dict
 from strop.data.record import Record, first_readable
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError, did_you_mean
@@ -77,29 +76,8 @@ def find_analysis(
 def make_options(analysis: Analysis, name: str, values: Mapping[str, Any]) -> Any:
     """The analysis's options from `values`, with types, names and ranges checked."""
     options = from_dict(analysis.options, values, name)
-    check_ranges(options, name)
+    check_ranges(options, name, least=0)
     return options
-
-
-def check_ranges(options: Any, name: str) -> None:
-    """Refuse numbers out of the range that their field's metadata gives.
-
-    `min` is the least value that is allowed, 0 by default; `above` and `below` are exclusive.
-    """
-    for each in fields(options):
-        value, limits = getattr(options, each.name), each.metadata
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        if "above" in limits:
-            above, below = limits["above"], limits.get("below", math.inf)
-            valid = above < value < below
-            span = f"above {above}" if below == math.inf else f"between {above} and {below}"
-            remedy = f"Give a number {span}."
-        else:
-            least = limits.get("min", 0)
-            valid, remedy = value >= least, f"Give at least {least}."
-        if not valid:
-            raise ConfigError(f"{name}.{each.name} is {value}.", remedy)
 
 
 def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> None:

@@ -1,4 +1,4 @@
-"""Which of PyTorch's attention kernels a run may use."""
+"""Avoids an attention kernel of cuDNN with wrong gradients."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from strop.model.short_attention import serves
 from strop.model.tokenizer import TokenizerConfig
 
 _TILE = 128
-"""Keys that cuDNN's backward kernel takes at a time on Hopper."""
+"""Tile size over keys of cuDNN's backward kernel on Hopper."""
 
 
 @contextlib.contextmanager
 def sound_attention(*keys: int) -> Iterator[None]:
-    """Without cuDNN's attention where its gradients over so many keys may not be numbers.
+    """A context without cuDNN's attention if its gradients may be NaN for these numbers of keys.
 
-    With half a tile left over, as with the 64 locations of 128 px, the other half is scored 0
-    instead of hidden; where the scores of a query are all far below that, its gradient overflows
-    while its output is right (pytorch/pytorch#196678, from torch 2.11 on).
+    If the last tile is half full, as with the 64 locations of 128 px, the other half is scored 0
+    instead of masked. Where all scores of a query are far below 0, its gradient overflows, although
+    its output is right (pytorch/pytorch#196678, torch 2.11 and later).
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(
@@ -33,7 +33,7 @@ def sound_attention(*keys: int) -> Iterator[None]:
 
 
 def attended(config: TokenizerConfig) -> list[int]:
-    """How many keys PyTorch's own attention goes over on a GPU: all where ours is not at work."""
+    """Numbers of keys of the attention calls that PyTorch's kernels compute on a GPU."""
     locations, k = config.grid**2, config.max_length
     generator, interpreter = config.generator, config.interpreter
     masked = [(k, locations + k, generator.width // generator.heads)]

@@ -1,9 +1,9 @@
-"""Hooks of a run: metrics files, progress bar, TensorBoard. Derive your own from `Callback`."""
+"""Callbacks of a run: metrics files, progress bar, TensorBoard."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,13 @@ class Callback:
     """Hooks called by the first process of a run; by default they do nothing."""
 
     def on_fields(self, done: int, total: int) -> None:
-        """While fields are computed before the first step: images done, and images in all."""
+        """While fields are computed before the first step: images done and their total number."""
 
     def on_start(self, run: TrainingRun) -> None:
         """Before the first step, or the first after a resumption."""
 
     def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Every `training.log_every` steps, with means over them."""
+        """Every `training.log_every` steps, with means over these steps."""
 
     def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
         """After each validation."""
@@ -56,13 +56,13 @@ class Callback:
         """After the last step, a stop by a signal, or an error."""
 
     def close(self) -> None:
-        """At the very end, also of a run that failed before its start."""
+        """At the end, even if the run failed before its start."""
 
 
 class MetricsFile:
-    """`metrics.jsonl`: one object a line, with its step and its kind.
+    """`metrics.jsonl`: one object per line, with its step and kind.
 
-    Opened at `step`, it drops later lines: a killed run wrote them after its last checkpoint.
+    Lines after `step` are dropped: a killed run wrote them after its last checkpoint.
     """
 
     def __init__(self, path: Path, step: int) -> None:
@@ -101,7 +101,7 @@ class JsonLines(Callback):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl`; a last line that was cut off is left out."""
+    """The lines of `metrics.jsonl` without a last line that is incomplete."""
     if not path.is_file():
         return []
     lines: list[dict[str, Any]] = []
@@ -116,7 +116,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class ProgressBar(Callback):
-    """Phase, loss, R², mean length, rate and time left, in one line."""
+    """A progress bar with phase, loss, R², mean length, rate and time left."""
 
     def __init__(self, console: Console) -> None:
         self.bar = Progress(
@@ -167,7 +167,7 @@ class ProgressBar(Callback):
 
 
 class TensorBoard(Callback):
-    """Scalars for TensorBoard, if it is installed; otherwise nothing."""
+    """Writes scalars for TensorBoard if it is installed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -200,40 +200,14 @@ class TensorBoard(Callback):
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
 
 
-class Callbacks(Callback):
-    """Several callbacks as one, called in order."""
+class Callbacks(list[Callback]):
+    """The callbacks of a run, called in order."""
 
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self.callbacks = list(callbacks)
-
-    def on_fields(self, done: int, total: int) -> None:
-        """Call all."""
-        self._call("on_fields", done, total)
-
-    def on_start(self, run: TrainingRun) -> None:
-        """Call all."""
-        self._call("on_start", run)
-
-    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Call all."""
-        self._call("on_log", run, metrics)
-
-    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Call all."""
-        self._call("on_validation", run, metrics)
-
-    def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
-        """Call all."""
-        self._call("on_checkpoint", run, path)
-
-    def on_end(self, run: TrainingRun, finished: bool) -> None:
-        """Call all."""
-        self._call("on_end", run, finished)
+    def call(self, hook: Callable[..., None], *arguments: Any) -> None:
+        """Call a hook of all: `call(Callback.on_log, run, metrics)`."""
+        for callback in self:
+            getattr(callback, hook.__name__)(*arguments)
 
     def close(self) -> None:
-        """Call all."""
-        self._call("close")
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        for each in self.callbacks:
-            getattr(each, name)(*arguments)
+        """Close all."""
+        self.call(Callback.close)

@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on, in one safetensors file, whole or not at all."""
+"""Checkpoints: the complete state of a run in one safetensors file, written atomically."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint read back: the step to go on with, what else was noted, and all tensors."""
+    """A checkpoint that was read: the next step, further facts, and all tensors."""
 
     path: Path
     step: int
@@ -39,7 +39,7 @@ class Checkpoint:
 
     @property
     def folder(self) -> Path:
-        """The run's."""
+        """The folder of the run."""
         return self.path.parent.parent
 
 
@@ -59,10 +59,7 @@ def write_checkpoint(
     keep: int,
     kind: str = _KIND,
 ) -> Path:
-    """Write the tensors of `state` after `step` steps; keep only the `keep` latest checkpoints.
-
-    If it cannot be written, the ones before are still there.
-    """
+    """Write the tensors of `state` after `step` steps, then delete all but the `keep` latest."""
     path = folder / f"step-{step:08d}.safetensors"
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     metadata = {
@@ -79,7 +76,7 @@ def write_checkpoint(
         kept = f"The last good checkpoint is {last}." if last else "There is none before it."
         raise TrainingError(
             f"The checkpoint of step {step} cannot be written ({error}). {kept}",
-            "Free some space or mend the permissions, then go on with --resume.",
+            "Free some space or change the permissions, then continue with --resume.",
         ) from error
     for old in checkpoint_paths(folder)[keep:]:
         old.unlink(missing_ok=True)
@@ -97,22 +94,23 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 
 def open_run(folder: Path, *, resume: bool, kind: str = _KIND) -> Checkpoint | None:
-    """The checkpoint from which the run in `folder` goes on, None if it is to begin."""
+    """The checkpoint from which the run in `folder` continues; None for a new run."""
     if not resume:
         if checkpoint_paths(folder / "checkpoints"):
             raise TrainingError(
-                f"{folder} already holds a run.", "Go on with --resume, or choose another --out."
+                f"{folder} already holds a run.",
+                "Continue it with --resume, or choose another --out.",
             )
-        # All look before the first writes.
+        # All processes must read the folder before the first one writes.
         distributed.wait_for_all()
         return None
-    checkpoint, passed_over = latest_checkpoint(folder / "checkpoints", kind)
-    if checkpoint is None and passed_over:
+    checkpoint, problems = latest_checkpoint(folder / "checkpoints", kind)
+    if checkpoint is None and problems:
         raise TrainingError(
-            f"No checkpoint in {folder} is whole. {passed_over[0]}", "Start the run again."
+            f"No checkpoint in {folder} is complete. {problems[0]}", "Start the run again."
         )
-    if checkpoint is not None and passed_over and distributed.this_process().first:
-        warnings.warn(f"{passed_over[0]} Going on from {checkpoint.path}.", stacklevel=3)
+    if checkpoint is not None and problems and distributed.this_process().first:
+        warnings.warn(f"{problems[0]} Continuing from {checkpoint.path}.", stacklevel=3)
     return checkpoint
 
 
@@ -122,40 +120,40 @@ def check_same(
     now: Mapping[str, Any],
     may_change: Set[str] = frozenset(),
 ) -> None:
-    """Refuse to go on with the run in `folder` if its settings, by name, were others `before`."""
+    """Raise if settings of the run in `folder` have changed since it started."""
     different = sorted(
         key
         for key in before.keys() | now.keys()
         if before.get(key) != now.get(key) and key not in may_change
     )
     if different:
-        told = ", ".join(f"{key} was {before.get(key)}, now {now.get(key)}" for key in different)
+        changes = ", ".join(f"{key} was {before.get(key)}, now {now.get(key)}" for key in different)
         raise TrainingError(
-            f"The run in {folder} has other settings: {told}.",
+            f"The run in {folder} has other settings: {changes}.",
             "Resume with the same ones, or start a new run in another --out.",
         )
 
 
 def latest_checkpoint(folder: Path, kind: str = _KIND) -> tuple[Checkpoint | None, list[str]]:
-    """The latest whole checkpoint, or None, and what was wrong with those passed over."""
-    passed_over: list[str] = []
+    """The latest complete checkpoint, or None, and the problems of later ones."""
+    problems: list[str] = []
     for path in checkpoint_paths(folder):
         try:
-            return read_checkpoint(path, kind), passed_over
+            return read_checkpoint(path, kind), problems
         except FormatError as error:
-            passed_over.append(error.problem)
-    return None, passed_over
+            problems.append(error.problem)
+    return None, problems
 
 
 def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
-    """Read one checkpoint; `FormatError` if it is cut short or damaged."""
+    """Read a checkpoint; `FormatError` if it is truncated or damaged."""
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FormatError(
-            f"The checkpoint {path} is cut short or damaged ({error}).", "Use the one before it."
+            f"The checkpoint {path} is truncated or damaged ({error}).", "Use an earlier one."
         ) from error
     tag = metadata.get("format")
     if tag != format_tag(kind, _VERSION) and _TAG.fullmatch(tag or ""):
@@ -167,21 +165,21 @@ def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
     check_format(tag, kind, _VERSION, path)
     if metadata.get("crc32") != str(_checksum(tensors)):
         raise FormatError(
-            f"The checkpoint {path} is damaged: its checksum is wrong.", "Use the one before it."
+            f"The checkpoint {path} is damaged: its checksum is wrong.", "Use an earlier one."
         )
     return Checkpoint(path, int(metadata["step"]), json.loads(metadata["about"]), tensors)
 
 
 @torch.no_grad()
 def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
-    """Put everything back where `save_checkpoint` found it."""
+    """Restore the state that `save_checkpoint` wrote."""
     tensors, counted = checkpoint.tensors, int(checkpoint.about["counted"])
-    # The optimizer's tensors are written into, not replaced: a CUDA graph may know them.
+    # Tensors are copied in place, because a CUDA graph may refer to them.
     for name, kept in _state(stepper).items():
         if name.startswith("rng."):
             continue
         if name == "totals" and name in tensors and tensors[name].shape != kept.shape:
-            counted = 0  # an older run, which logged other metrics: its next line has fewer steps
+            counted = 0  # an older run logged other metrics: the next line covers fewer steps
             continue
         if name not in tensors or tensors[name].shape != kept.shape:
             raise TrainingError(
@@ -196,7 +194,7 @@ def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
 
 
 def _state(stepper: Stepper) -> dict[str, Tensor]:
-    """Every tensor of a run by name, not copied."""
+    """All tensors of a run by name, not copied."""
     state = {f"model.{name}": value for name, value in stepper.tokenizer.state_dict().items()}
     for name, parameter in stepper.parameters.items():
         kept = stepper.optimizer.state[parameter]

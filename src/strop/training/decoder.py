@@ -1,4 +1,4 @@
-"""The pixel decoder, trained afterwards on the fields of a frozen tokenizer."""
+"""Training of the pixel decoder on the fields of a frozen tokenizer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from strop.objective import latent_alignment
 from strop.random import seeded
 from strop.training import draws
 from strop.training.fit import fit
-from strop.training.loaders import split
+from strop.training.loaders import check_images, split
 
 DecoderProgress = Callable[[int, dict[str, float]], None]
-"""Called every few steps with the steps taken and the mean losses since the last call."""
+"""Called with the steps so far and the mean losses since the last call."""
 
 RESIDENT_BYTES = 4 << 30
 """Size of the uint8 images that are kept in memory; larger datasets are read in every epoch."""
@@ -53,12 +53,12 @@ def train_decoder(
     """Train a decoder on the interpreted fields of a frozen `tokenizer` and add it to the model.
 
     data               a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
-    perceptual_weight  of the latent alignment of the teacher's fields of the decoded and of the
-                       original image, beside L1
+    perceptual_weight  weight of the latent alignment between the teacher's fields of the decoded
+                       and the original image; L1 has weight 1
     widths             of the four blocks; by default those of the model or of its preset
-    held_out           images kept from training, for the PSNR, SSIM and L1 that are returned
+    held_out           number of validation images, for the PSNR, SSIM and L1 that are returned
 
-    On a GPU everything but the losses runs in bf16.
+    On a GPU everything except the losses runs in bf16.
     """
     config, device = tokenizer.config, tokenizer.device
     noted = tokenizer.about.get(ABOUT_WIDTHS)
@@ -74,11 +74,7 @@ def train_decoder(
         open_dataset(data) if isinstance(data, str) else data, tokenizer, loading_workers
     )
     kept, held = split(len(source), held_out)
-    if len(kept) < batch:
-        raise TrainingError(
-            f"There are {len(kept)} images to train on, fewer than one batch of {batch}.",
-            "Use more data or a smaller batch.",
-        )
+    check_images(len(kept), batch)
     tokenizer.eval()
     teacher, bf16 = tokenizer.teacher, device.type == "cuda"
     images_of = _batches(source, kept, tokenizer, batch, seed, loading_workers)
@@ -91,7 +87,6 @@ def train_decoder(
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             field, made = interpreted(tokenizer, images)
             decoded = decoder(made)
-            # Without its weight the term is not worth a pass of the teacher and its gradient.
             perceptual = torch.zeros((), device=device)
             if perceptual_weight:
                 seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
@@ -129,16 +124,16 @@ def train_decoder(
     tokenizer.decoder = decoder.eval()
     tokenizer.config = replace(config, decoder=decoder_config)
     tokenizer.about.pop(ABOUT_WIDTHS, None)
-    tokenizer.about.pop("load", None)  # it is no longer the model of that name
+    tokenizer.about.pop("load", None)  # the bundled model of that name differs
     tokenizer.about["decoder"] = f"trained afterwards, {steps:,} steps of {batch} images"
     return measure_decoder(tokenizer, _images(source, held, tokenizer)) if len(held) else {}
 
 
 @torch.no_grad()
 def interpreted(tokenizer: Tokenizer, images: Tensor) -> tuple[Tensor, Tensor]:
-    """The teacher's and the interpreter's scaled fields of uint8 images (B, 3, H, H).
+    """The scaled fields of the teacher and, at predicted lengths, of the interpreter.
 
-    The interpreter's at the predicted lengths.
+    images  (B, 3, H, H) uint8
     """
     field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
     k = tokenizer.config.max_length
@@ -195,7 +190,7 @@ def _field_of_pixels(teacher: Teacher, pixels: Tensor) -> Tensor:
 
 
 def _held(source: Dataset | Tensor, tokenizer: Tokenizer, workers: int) -> Dataset | Tensor:
-    """The images on the device if they are few enough to be decoded, or rendered, only once."""
+    """All images in memory, if they are not too many."""
     config = tokenizer.config
     if isinstance(source, Tensor):
         return checked_images(source, config.image_size)
@@ -244,11 +239,12 @@ def _images(source: Dataset | Tensor, rows: Tensor, tokenizer: Tokenizer) -> Ite
     """The images at `rows` in order, uint8 batches on the device."""
     device, config = tokenizer.device, tokenizer.config
     if isinstance(source, Tensor):
-        for part in rows.split(16):
-            yield source[part.to(source.device)].to(device)
-        return
-    with Loader(
-        subset(source, rows.tolist()), batch_size=16, size=config.image_size, fit=config.fit
-    ) as loader:
-        for records in loader:
-            yield records.images.to(device)
+        return (source[part.to(source.device)].to(device) for part in rows.split(16))
+    return image_batches(
+        subset(source, rows.tolist()),
+        size=config.image_size,
+        fit=config.fit,
+        resize="fast",
+        batch=16,
+        device=device,
+    )

@@ -1,4 +1,4 @@
-"""Several processes: who we are, and sums over all. Alone, everything here does nothing."""
+"""Collectives over the processes of a run. With a single process they do nothing."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 PATIENCE = timedelta(days=1)
-"""How long a process waits for the others: the first may compute the fields of a large dataset in
-the meantime. A process that died is noticed by torchrun, long before."""
+"""Timeout of collectives. It is long because the first process may compute the fields of a large
+dataset while the others wait; torchrun detects processes that died much earlier."""
 
 _joins = itertools.count()
 
 
 @dataclass(frozen=True)
 class Workers:
-    """This process among all: `rank` of `world`."""
+    """The rank of this process and the number of processes."""
 
     rank: int = 0
     world: int = 1
@@ -37,13 +37,13 @@ class Workers:
         return self.rank == 0
 
     def share(self, batch: int) -> slice:
-        """The rows of a global batch that are this process's."""
+        """The rows of this process in a global batch."""
         rows = batch // self.world
         return slice(self.rank * rows, (self.rank + 1) * rows)
 
 
 def this_process() -> Workers:
-    """This process by the group it is in or, outside one, by what `torchrun` says of it."""
+    """Rank and world size from the process group, else from the environment of `torchrun`."""
     if _grouped():
         return Workers(dist.get_rank(), dist.get_world_size())
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -52,17 +52,16 @@ def this_process() -> Workers:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Workers]:
-    """Join the group that `torchrun` describes in the environment, and leave it afterwards.
+    """A context in which the process group described by the environment of `torchrun` exists.
 
-    A group that exists already is used and left alone.
+    A group that already exists is used and not destroyed.
     """
     workers = this_process()
     if _grouped() or workers.world == 1:
         yield workers
     else:
-        # This module keeps the group that there is when it is first imported, which torch does
-        # somewhere on the way. Before there is one, it keeps none; otherwise the group's threads
-        # would outlive the interpreter and now and then abort the process.
+        # torch imports this module later, and it keeps a reference to the group that exists then.
+        # The threads of the group would outlive the interpreter and sometimes abort the process.
         importlib.import_module("torch.distributed.nn")
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -78,25 +77,25 @@ def joined(device: torch.device) -> Iterator[Workers]:
 
 
 def _store(workers: Workers) -> Store:
-    """Where the processes of a group find each other.
+    """The store of a new process group.
 
-    torchrun keeps its store over restarts, and a process may join one group after another. Without
-    a name for each life and each group, processes find the addresses of those before.
+    torchrun keeps its store over restarts, and a process may join several groups in turn. The
+    prefix separates their entries.
     """
-    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = _connected(address, port, workers.world, workers.first and not agents)
-    return PrefixStore(f"strop/{life}/{next(_joins)}", store)
+    return PrefixStore(f"strop/{restart}/{next(_joins)}", store)
 
 
-@functools.cache  # the next group is looked for at once, while the first still holds this one
+@functools.cache  # the port is still in use when the next group is joined
 def _connected(address: str, port: int, world: int, serves: bool) -> TCPStore:
     return TCPStore(address, port, world, is_master=serves, timeout=PATIENCE)
 
 
 def summed(value: Tensor) -> Tensor:
-    """The sum of `value` over all processes, as a new tensor; `value` itself alone."""
+    """The sum of `value` over all processes, as a new tensor; `value` itself with one process."""
     if not _together():
         return value
     total = value.clone()
@@ -118,35 +117,35 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def copy_from_first(tensors: Iterable[Tensor]) -> None:
-    """Overwrite `tensors` with those of rank 0, so that all processes start out equal."""
+    """Overwrite `tensors` with those of rank 0."""
     if _together():
         for tensor in tensors:
             dist.broadcast(tensor, 0)
 
 
 def of_first(values: dict[str, float], device: torch.device) -> dict[str, float]:
-    """What rank 0 gave, in every process. All must call this at the same point."""
+    """The `values` of rank 0, in every process. All processes must call this."""
     if not _together():
         return values
-    # As JSON, since torch's own way for objects is pickle.
-    told = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8, device=device)
-    size = torch.tensor(len(told), device=device)
+    # As JSON: `broadcast_object_list` uses pickle.
+    content = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8, device=device)
+    size = torch.tensor(len(content), device=device)
     dist.broadcast(size, 0)
-    shared = told if this_process().first else told.new_empty(int(size))
+    shared = content if this_process().first else content.new_empty(int(size))
     dist.broadcast(shared, 0)
     found: dict[str, float] = json.loads(bytes(shared.tolist()))
     return found
 
 
 def any_of(flag: bool, device: torch.device) -> bool:
-    """Whether `flag` is set in any process. All must call this at the same point."""
+    """Whether `flag` is set in any process. All processes must call this."""
     if not _together():
         return flag
     return bool(summed(torch.tensor(float(flag), device=device)).item())
 
 
 def wait_for_all() -> None:
-    """Go on only when every process has come here."""
+    """Wait until every process has called this."""
     if _together():
         dist.barrier()
 

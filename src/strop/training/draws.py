@@ -1,7 +1,7 @@
-"""Everything random in a run, as pure functions of the seed and the step.
+"""Random numbers of a run, as pure functions of seed and step.
 
-Nothing has a position to lose: a run resumed at step 700 draws what it would have drawn, and
-every process draws the numbers of the whole batch and keeps its own rows.
+There is no generator state, so a resumed run draws the same numbers. Every process draws the
+numbers of the whole batch and uses its own rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strop.data.loader import epoch_order
 
 
 def generator(seed: int, purpose: str, number: int) -> torch.Generator:
-    """A generator of its own for each purpose and each step."""
+    """A generator seeded by all arguments."""
     digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
@@ -26,14 +26,14 @@ def uniform(seed: int, purpose: str, number: int, *shape: int) -> Tensor:
 
 
 def versions(seed: int, step: int, batch: int, count: int) -> Tensor:
-    """(B,) int64: in which of its `count` versions each image of a batch is shown."""
+    """(B,) int64: a random version out of `count` for each image of a batch."""
     return (uniform(seed, "version", step, batch) * count).long()
 
 
 class Order:
-    """Which images make up the batch of a step: the order of `strop.data.loader.Loader`.
+    """The images of each batch, in the order of `strop.data.loader.Loader`.
 
-    A new permutation each epoch; what is left over at its end, less than a batch, is dropped.
+    Each epoch has a new permutation. An incomplete batch at its end is dropped.
     """
 
     def __init__(self, images: int, batch: int, *, seed: int) -> None:
@@ -41,12 +41,12 @@ class Order:
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
 
     def place(self, step: int) -> tuple[int, int]:
-        """Epoch and position, in images, at which `step` begins."""
+        """Epoch and position (in images) at the start of `step`."""
         epoch, number = divmod(step, self.images // self.batch)
         return epoch, number * self.batch
 
     def rows(self, step: int) -> Tensor:
-        """(B,) int64: the whole batch of `step`."""
+        """(B,) int64: the images in the batch of `step`, over all processes."""
         epoch, position = self.place(step)
         if epoch != self._epoch:
             self._epoch = epoch

@@ -1,8 +1,7 @@
-"""The field cache: the teacher's fields of a dataset, computed once, in one mapped file.
+"""The field cache: the teacher's fields of a dataset in a memory-mapped safetensors file.
 
-The file is a safetensors file with a bf16 tensor `fields` (n, m, S, d_enc): n images, each in m
-versions: as it is, then mirrored if there are flips, then in random views. The metadata describes
-what the fields were computed from (`FieldInfo`).
+Its tensor `fields` is (n, m, S, d_enc) bf16: n images in m versions each, which are the unchanged
+image, the mirrored one if there are flips, and random views. The metadata is a `FieldInfo`.
 """
 
 from __future__ import annotations
@@ -24,19 +23,18 @@ from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.training.config import TrainingConfig
 
 _KIND, _VERSION = "fields", 1
-_HEADER = 4096  # fixed, so that it can be written once the number of images is known
+_HEADER = 4096  # fixed, because it is written last, when the number of images is known
 
 Progress = Callable[[int, int], None]
-"""Called with the number of images that are done and the number of all."""
+"""Called with the number of processed images and their total number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldInfo:
-    """What fields are computed from.
+    """The origin of fields.
 
     teacher, data                the name of the teacher and the spec of the data
-    teacher_digest, data_digest  of weights and preprocessing, of the data's files; see
-                                 `strop.identity`. Empty if unknown
+    teacher_digest, data_digest  see `strop.identity`; empty if unknown
     image_size, fit              how images are made square
     versions                     the training settings that the versions of an image depend on
     """
@@ -53,21 +51,21 @@ class FieldInfo:
 def versions_of(training: TrainingConfig) -> dict[str, Any]:
     """The settings that the versions of an image depend on."""
     settings: dict[str, Any] = {"flip": training.flip, "views": training.views}
-    if training.views:  # the seed does not count: views of another one are as good
+    if training.views:  # views of any seed will do
         settings["view_area"] = training.view_area
     return settings
 
 
 @dataclass(frozen=True)
 class FieldCache:
-    """An open cache. `fields` is mapped: rows are read from the file when they are used."""
+    """An open cache. `fields` is memory-mapped."""
 
     path: Path
     fields: Tensor
     info: FieldInfo
 
     def check(self, expected: FieldInfo, shape: tuple[int, int]) -> None:
-        """Refuse fields that were computed from anything else, or are not of `shape` (S, d_enc)."""
+        """Raise if the fields have another origin or are not of `shape` (S, d_enc)."""
         found = self.info
         pairs = {
             name: (getattr(found, name), getattr(expected, name))
@@ -79,23 +77,23 @@ class FieldCache:
                 raise TrainingError(
                     f"The cache {self.path} does not fit the model: its {what} is {has}, "
                     f"the model's {wanted}.",
-                    "Write one for this model with `strop data features`, or name another.",
+                    "Write one for this model with `strop data features`, or give another.",
                 )
         if found.versions != expected.versions:
             raise TrainingError(
                 f"The cache {self.path} was made with {_listed(found.versions)}; the run has "
                 f"{_listed(expected.versions)}.",
-                "Write it again with these, or change them with --set.",
+                "Write it again with these settings, or change them with --set.",
             )
         if found.data != expected.data:
             raise TrainingError(
                 f"The cache {self.path} is of {found.data}, not of {expected.data}.",
-                "Name another file with --cache, or the data it is of.",
+                "Give another --cache, or the data of this one.",
             )
         if not (found.teacher_digest and found.data_digest):
             warnings.warn(
-                f"The cache {self.path} is of an older strop. Whether the weights of the teacher "
-                "or the files of the data have changed since cannot be checked.",
+                f"The cache {self.path} was written by an older strop. Changes of the teacher's "
+                "weights or of the data's files cannot be detected.",
                 stacklevel=2,
             )
         for what, has, wanted in (
@@ -118,7 +116,7 @@ def write_fields(
     images: int,
     progress: Progress | None = None,
 ) -> FieldCache:
-    """Write chunks (b, m, S, d_enc) of fields to `path`, complete or not at all, and open it."""
+    """Write chunks (b, m, S, d_enc) of fields to `path` atomically, and open it."""
     target, done = Path(path), 0
     shape: tuple[int, ...] = (0, 0, 0)
     try:
@@ -138,7 +136,7 @@ def write_fields(
     except OSError as error:
         raise TrainingError(
             f"The cache {target} cannot be written ({error.strerror or error}).",
-            "Free some space or choose another place; nothing was left behind.",
+            "Free some space or choose another place.",
         ) from error
     return open_fields(target)
 
@@ -155,7 +153,7 @@ def open_fields(path: PathLike) -> FieldCache:
         check_format(about.get("format"), _KIND, _VERSION, target)
         if "versions" not in about:
             raise FormatError(
-                f"{target} is of an older strop and does not say which views it holds.",
+                f"{target} was written by an older strop and does not name its views.",
                 "Delete it and write it again with `strop data features`.",
             )
         shape = tuple(int(n) for n in described["shape"])
@@ -180,10 +178,10 @@ def open_fields(path: PathLike) -> FieldCache:
     expected = 8 + length + 2 * int(np.prod(shape))
     if len(shape) != 4 or described["dtype"] != "BF16" or target.stat().st_size != expected:
         raise FormatError(
-            f"{target} is cut short or damaged: {target.stat().st_size} bytes, not {expected}.",
+            f"{target} is truncated or damaged: {target.stat().st_size} bytes, not {expected}.",
             "Write it again with `strop data features`.",
         )
-    # Copy-on-write, because torch warns of read-only memory; nothing is ever written back.
+    # Copy-on-write, because torch warns about read-only memory.
     mapped = np.memmap(target, dtype=np.uint16, mode="c", offset=8 + length, shape=shape)
     return FieldCache(target, torch.from_numpy(mapped).view(torch.bfloat16), info)
 

@@ -1,4 +1,4 @@
-"""From the data of a run to a loader of fields and a held-out slice."""
+"""Opens the data of a run: a loader of fields, and held-out fields."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class RunData:
     """The data of a run, and the model's config with the teacher that was used.
 
     held_out                     (V, S, d_enc) bf16, in the teacher's scale
-    name                         the data's name for a model card
-    teacher_digest, data_digest  what the fields are computed from; empty if unknown
+    name                         name of the data for a model card
+    teacher_digest, data_digest  identities of teacher and data; empty if unknown
     """
 
     loader: FieldLoader
@@ -79,7 +79,7 @@ def open_data(
     config, training = preset.model, preset.training
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
-    # Where all processes compute the same fields, one of them reports broken images.
+    # All processes compute the same held-out fields, so only one reports broken images.
     report = warnings.warn if workers.first else None
     computer = FieldComputer(config, training, device, loading_workers, report, tokenizer)
     dataset: Dataset | None = None
@@ -99,7 +99,7 @@ def open_data(
             fields, teacher_digest = file.fields, file.info.teacher_digest
 
     def plain_fields(indices: Tensor) -> Tensor:
-        """The fields of some images as they are, (n, S, d_enc)."""
+        """The fields of unchanged images, (n, S, d_enc)."""
         if fields is not None:
             return fields[indices.to(fields.device), 0]
         assert dataset is not None
@@ -164,9 +164,9 @@ def cache_fields(
 
 
 class FieldComputer:
-    """Computes fields with the model's teacher, which is loaded when it is first needed.
+    """Computes fields with the model's teacher, or with that of `tokenizer`, loaded on first use.
 
-    `report` is called with a sentence that names broken images. A `tokenizer` lends its teacher.
+    `report` is called with a message that names broken images.
     """
 
     def __init__(
@@ -206,9 +206,9 @@ class FieldComputer:
         return self._teacher
 
     def info(self, data: str, data_digest: str, *, need_teacher: bool = True) -> FieldInfo:
-        """What the fields of a dataset are computed from.
+        """The identity of the fields of a dataset.
 
-        Without `need_teacher` the digest of a teacher that cannot be loaded here is empty.
+        Without `need_teacher`, the digest is empty if the teacher cannot be loaded.
         """
         try:
             teacher_digest = self._loaded().digest
@@ -227,7 +227,7 @@ class FieldComputer:
         )
 
     def chunks(self, dataset: Dataset, training: TrainingConfig | None = None) -> Iterator[Tensor]:
-        """The fields of a dataset, a few images at a time, in all versions of `training`."""
+        """The fields of a dataset in chunks, in all versions of `training`."""
         return compute_fields(
             dataset,
             self.teacher,
@@ -239,7 +239,7 @@ class FieldComputer:
         )
 
     def plain(self, dataset: Dataset) -> Tensor:
-        """(n, S, d_enc) bf16 on the device: the fields of the images as they are."""
+        """(n, S, d_enc) bf16 on the device: the fields of the unchanged images."""
         if not len(dataset):
             return self._empty(0)
         once = replace(self.training, flip=False, views=0)
@@ -247,7 +247,7 @@ class FieldComputer:
 
     def all(self, dataset: Dataset, progress: Progress | None = None) -> Tensor:
         """(n, m, S, d_enc) bf16 on the device: all fields of a dataset."""
-        # In place, because the fields of a dataset may fill more than half of a GPU.
+        # Written in place, because they may fill more than half of a GPU.
         fields = self._empty(len(dataset), self.training.versions)
         done = 0
         for chunk in self.chunks(dataset):
@@ -275,10 +275,10 @@ def compute_fields(
     workers: int = 0,
     report: Callable[[str], None] | None = None,
 ) -> Iterator[Tensor]:
-    """Fields (b, m, S, d_enc) bf16 of all images of a dataset, in order, a batch at a time.
+    """Fields (b, m, S, d_enc) bf16 of all images of a dataset, in order, in batches.
 
-    The m versions of each image are those of `training`. Broken images are left out; `report` is
-    called at the end with their names. The teacher runs where its weights are, on a GPU in bf16.
+    The m versions of each image are those of `training`. Broken images are skipped and passed to
+    `report` at the end. The teacher runs on the device of its weights, on a GPU in bf16.
     """
     device = teacher.mean.device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
@@ -296,18 +296,18 @@ def compute_fields(
 
 
 def check_held_out(data: object, validation: object) -> None:
-    """Refuse to measure on the images that are trained on."""
+    """Raise if training and validation images are the same."""
     if not (isinstance(data, str) and isinstance(validation, str)):
         return
     if parse_spec(data) == parse_spec(validation):
         raise TrainingError(
-            f"{validation} would be learnt from and measured on.",
-            "Give --val other images; without it, some of --data are kept back.",
+            f"{validation} is both the training and the validation data.",
+            "Give other images with --val, or omit it: then part of --data is held out.",
         )
 
 
 def data_name(data: str | Dataset | Tensor) -> str:
-    """The data's name for a model card, without the folder it is in."""
+    """The name of the data for a model card, without its parent folders."""
     if isinstance(data, Tensor):
         return "images in memory" if data.dtype == torch.uint8 else "fields in memory"
     if not isinstance(data, str):

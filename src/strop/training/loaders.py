@@ -1,7 +1,7 @@
-"""Where the batches of a run come from: fields in memory or in a cache, or the teacher online.
+"""Loaders of fields: from memory, from a cache, or from the teacher in each step.
 
-A loader yields the batches of this process from a given step on, on the device, and turns a batch
-into its field inside the step.
+A loader yields the batches of this process on the device, and computes the field of a batch inside
+the step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Loaded = tuple[Tensor, ...]
 Read = TypeVar("Read")
 
 AHEAD = 3
-"""Batches read from disk before they are needed."""
+"""Number of batches that are read in advance."""
 
 
 class FieldLoader(Protocol):
@@ -45,15 +45,15 @@ class FieldLoader(Protocol):
         ...
 
     def report(self) -> str | None:
-        """A sentence that names the broken images met so far; None if there were none."""
+        """A message that names the broken images so far; None if there are none."""
         ...
 
 
 class CachedFieldLoader:
-    """Fields (n, m, S, d_enc), in memory or mapped: one of the m versions of an image at a time.
+    """Batches of fields (n, m, S, d_enc) in memory or mapped, one random version of each image.
 
-    On the training device they stay where they are and the step picks rows; otherwise a thread
-    copies batches to it ahead of time. `kept` are the images to train on, by default all.
+    The step gathers fields that are on the GPU. Otherwise a thread reads batches in advance.
+    `kept` are the training images, by default all.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class CachedFieldLoader:
         self.training, self.workers = training, workers
         self.order = Order(self.images, training.batch, seed=training.seed)
         self.resident = fields.device.type == device.type and device.type != "cpu"
-        check_images(self.images, training)
+        check_images(self.images, training.batch)
 
     def rows(self, step: int) -> Tensor:
-        """(B,) int64: the rows of the flattened fields that make up this process's batch."""
+        """(B,) int64: the rows of this process's batch in the flattened fields."""
         training = self.training
         rows = self.kept[self.order.rows(step)] * self.versions
         rows = rows + versions(training.seed, step, training.batch, self.versions)
@@ -92,7 +92,7 @@ class CachedFieldLoader:
             while True:
                 yield (self.fields[self.rows(step)],)
                 step += 1
-        # The thread only gathers and pins: device work from two threads could meet in a recording.
+        # The thread does no device work, which could interfere with the recording of a CUDA graph.
         for fields in ahead(lambda step: self.fields[self.rows(step)].pin_memory(), step):
             yield (fields.to(self.device, non_blocking=True),)
 
@@ -101,11 +101,11 @@ class CachedFieldLoader:
         return self.fields[loaded[0]] if self.resident else loaded[0]
 
     def report(self) -> None:
-        """See `FieldLoader`: broken images have no fields."""
+        """See `FieldLoader`."""
 
 
 class OnlineFieldLoader:
-    """Images of a dataset; the teacher runs in the step."""
+    """Batches of images; the teacher runs in the step."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class OnlineFieldLoader:
         loading_workers: int = 0,
     ) -> None:
         self.images = len(dataset)
-        check_images(self.images, training)
+        check_images(self.images, training.batch)
         self.teacher, self.device = teacher, device
         self.training, self.workers = training, workers
         self.order = Order(self.images, training.batch, seed=training.seed)
@@ -162,16 +162,16 @@ class OnlineFieldLoader:
 def online_field(
     teacher: Callable[[Tensor], Tensor], images: Tensor, drawn: Tensor, training: TrainingConfig
 ) -> Tensor:
-    """The field of uint8 images (B, 3, H, H), each in the version drawn for it; bf16 on a GPU."""
+    """The field of uint8 images (B, 3, H, H) in the versions `drawn`; bf16 on a GPU."""
     device = images.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         return teacher(version_images(images, drawn, training))
 
 
 def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:
-    """Indices to train on, and `held_out` to keep from training (at most a tenth).
+    """Training indices, and up to `held_out` validation indices (at most a tenth of `images`).
 
-    The same for every seed of a run, so that runs of a sweep are measured on the same images.
+    They do not depend on the seed, so that all runs of a sweep have the same validation images.
     """
     held_out = min(held_out, images // 10)
     order = torch.randperm(images, generator=generator(0, "held out", images))
@@ -183,24 +183,24 @@ def compiled_teacher(teacher: Teacher, compiled: bool) -> Callable[..., Tensor]:
     return torch.compile(teacher, dynamic=False) if compiled else teacher
 
 
-def check_images(images: int, training: TrainingConfig) -> None:
-    """Refuse a dataset that does not fill one batch."""
-    if images < training.batch:
+def check_images(images: int, batch: int) -> None:
+    """Raise if the images do not fill one batch."""
+    if images < batch:
         raise TrainingError(
-            f"There are {images} images to train on, fewer than one batch of {training.batch}.",
-            "Use more data or a smaller training.batch.",
+            f"There are {images} images to train on, fewer than one batch of {batch}.",
+            "Use more data or a smaller batch.",
         )
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """`value` on `device`, copied from pinned memory without waiting for the copy."""
+    """`value` on `device`, copied asynchronously from pinned memory."""
     if device.type != "cuda":
         return value.to(device)
     return value.pin_memory().to(device, non_blocking=True)
 
 
 def ahead(load: Callable[[int], Read], step: int) -> Iterator[Read]:
-    """`load(step)`, `load(step + 1)`, ... with `AHEAD` of them in progress in a thread."""
+    """`load(step)`, `load(step + 1)`, ..., with `AHEAD` of them computed in advance in a thread."""
     with ThreadPoolExecutor(1, thread_name_prefix="strop-fields") as thread:
         waiting = deque(thread.submit(load, step + n) for n in range(AHEAD))
         step += AHEAD

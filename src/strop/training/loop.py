@@ -1,7 +1,8 @@
-"""`train`: from a preset and data to a trained model, with exact resumption."""
+"""`train`: trains a model from a preset and data, and resumes exactly."""
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import signal
@@ -64,7 +65,7 @@ MAY_CHANGE = frozenset(
         "training.loss_limit",
     }
 )
-"""Settings that may differ between a run and its resumption: they change no weight."""
+"""Settings that may change when a run is resumed, because they do not affect the weights."""
 
 
 @dataclass(frozen=True)
@@ -103,24 +104,21 @@ def train(
 
     preset      a name, a `.toml` file, or a `Preset`
     data        a spec such as `folder:/photos`, a dataset, or fields (n, m, S, d_enc): m versions
-                of each image, such as mirrored, the first of them the image as it is; by default
-                `training.data`
-    out         folder for checkpoints, metrics, plots and the model; by default nothing is written
-    validation  images to measure on; by default some of `data` are held out
-    cache       file of the data's fields, written if it does not exist; `memory` to compute them
-                at the start and keep them in (GPU) memory; None runs the teacher in every step
-    teacher     another teacher than the preset's
+                of each image, the first of them unchanged; by default `training.data`
+    out         folder for checkpoints, metrics, plots and the model; None writes nothing
+    validation  validation images; by default part of `data` is held out
+    cache       file of the data's fields, written if it does not exist; `memory` computes them
+                at the start and keeps them in (GPU) memory; None runs the teacher in every step
+    teacher     replaces the teacher of the preset
     resume      continue from the last complete checkpoint in `out`, if there is one
-    init        a model to start from; parts that do not fit, such as a codebook of another size,
-                are initialised
+    init        a model whose weights are copied; parts of another shape are initialised
     tokenizer   a model to train, for example with a custom quantizer. Its config replaces the
-                preset's model. A codebook that was trained before is kept; any other is
-                initialised on the first batch
+                preset's model, and a trained codebook is kept
     extra_loss  a further term of the loss; see `Interpretation` for its input
     callbacks   see `Callback`; called in the first process only
 
-    Under `torchrun` the processes share `training.batch`. SIGTERM and SIGINT stop the run after its
-    current step, with a checkpoint; before the first step they end the program.
+    Under `torchrun` the processes share `training.batch`. SIGTERM and SIGINT stop the run after the
+    current step and write a checkpoint; before the first step they end the program.
     """
     preset = load_preset(preset) if isinstance(preset, str) else preset
     data = data if data is not None else preset.training.data or None
@@ -129,8 +127,8 @@ def train(
     if tokenizer is not None:
         if init is not None or teacher is not None:
             raise ConfigError(
-                f"Beside a tokenizer, {'a teacher' if init is None else 'init'} was given.",
-                "Leave one of the two out: a tokenizer has its own weights and teacher.",
+                f"Both a tokenizer and {'a teacher' if init is None else 'init'} were given.",
+                "Give one of the two: a tokenizer has its own weights and teacher.",
             )
         preset = replace(preset, model=tokenizer.config)
     folder = Path(out) if out is not None else None
@@ -147,14 +145,14 @@ def train(
         if preset.training.batch % workers.world:
             raise ConfigError(
                 f"training.batch is {preset.training.batch}, which {workers.world} processes "
-                "cannot share.",
+                "cannot share equally.",
                 "Choose a multiple of their number.",
             )
         checkpoint = open_run(folder, resume=resume) if folder is not None else None
         if checkpoint is not None and teacher is not None:
             stored = _stored_preset(checkpoint).model.teacher
             check_same(checkpoint.folder, {"teacher": stored.name}, {"teacher": teacher})
-            # Its scale was measured at the start of the run.
+            # The scale of the teacher was measured at the start of the run.
             preset = replace(preset, model=replace(preset.model, teacher=stored))
             teacher = None
         run_data = open_data(
@@ -167,7 +165,7 @@ def train(
             workers=workers,
             device=chosen,
             loading_workers=loading_workers,
-            progress=hooks.on_fields,
+            progress=functools.partial(hooks.call, Callback.on_fields),
         )
         widths = run_data.config.decoder.widths if run_data.config.decoder else None
         own = tokenizer is not None
@@ -193,9 +191,9 @@ def train(
         if folder is not None and workers.first:
             _make_folder(folder)
             write_json(folder / "run.json", "run", 1, to_dict(preset))
-            hooks.callbacks.insert(0, JsonLines(folder / "metrics.jsonl"))
+            hooks.insert(0, JsonLines(folder / "metrics.jsonl"))
         about: dict[str, Any] = {"name": preset.name, "preset": preset.name}
-        if widths is not None and tokenizer.decoder is None:  # it is trained afterwards
+        if widths is not None and tokenizer.decoder is None:  # for `train_decoder`
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
         loop = _Loop(run, run_data, hooks, stop, seconds)
@@ -203,7 +201,7 @@ def train(
 
 
 def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> TokenizerConfig:
-    """The model to train: without a decoder, and without a length head that nothing would train."""
+    """The model to train: without a decoder, and with a fixed length if there is no curriculum."""
     if not curriculum.enabled:
         fixed = curriculum.fixed_length or config.max_length
         config = replace(config, length_head=replace(config.length_head, fixed=fixed))
@@ -211,7 +209,7 @@ def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> Tok
 
 
 def _untrained(tokenizer: Tokenizer) -> bool:
-    """Whether the codebook was never updated: until then every code counts once."""
+    """Whether the codebook was never updated: all its counts are still one."""
     return bool((tokenizer.quantizer.counts == 1).all())
 
 
@@ -239,7 +237,7 @@ class _Loop:
 
     def go(self, initialise: bool) -> Result:
         run, stepper, training = self.run, self.run.stepper, self.config.training
-        self.hooks.on_start(run)
+        self.hooks.call(Callback.on_start, run)
         finished = False
         try:
             batches = self.data.loader.batches(run.step)
@@ -260,7 +258,7 @@ class _Loop:
             finished = run.step == training.steps
             if not finished:
                 self._checkpoint()
-            again = finished and stepper.steps_done == 0  # resumed after the last step
+            again = finished and stepper.steps_done == 0  # the run was resumed after its last step
             if again:
                 self._validate()
             # Only the first process validates.
@@ -268,8 +266,8 @@ class _Loop:
             if finished:
                 self._finish(keep=again)
         finally:
-            self.hooks.on_end(run, finished)
-            # In every process, because each reads its own images.
+            self.hooks.call(Callback.on_end, run, finished)
+            # In every process: each reads different images.
             if problems := self.data.loader.report():
                 warnings.warn(problems, stacklevel=3)
         return Result(stepper.tokenizer.eval(), finished, run.step, self.metrics, run.folder)
@@ -290,14 +288,14 @@ class _Loop:
     def _must_stop(self) -> bool:
         if self.config.workers.world == 1:
             return self.stop.requested
-        # Processes receive signals at different steps; they agree where they synchronise anyway.
+        # Processes receive signals at different steps. They agree when they log.
         if self.run.step % self.config.training.log_every:
             return False
         return distributed.any_of(self.stop.requested, self.run.stepper.device)
 
     def _log(self) -> None:
         stepper, step = self.run.stepper, self.run.step
-        # In all steps since the last line; phase 1 has no targets.
+        # Phase 1 has no targets.
         targets = self.config.phase(step - stepper.counted) > 1
         means = stepper.take_metrics()
         self._check_trouble()
@@ -314,7 +312,7 @@ class _Loop:
                 ),
                 "images_per_second": images / max(now - begun, 1e-9),
             }
-            self.hooks.on_log(self.run, metrics)
+            self.hooks.call(Callback.on_log, self.run, metrics)
 
     def _check_trouble(self) -> None:
         found = stepper_trouble(self.run.stepper)
@@ -326,7 +324,7 @@ class _Loop:
         last = f"The last good checkpoint is {paths[0]}." if paths else "There is no checkpoint."
         raise TrainingError(
             f"Training failed at step {step}: {what}. {last}",
-            "Lower the learning rate or check the data, and start again from there.",
+            "Lower the learning rate or check the data, and restart from there.",
         )
 
     def _validate(self) -> None:
@@ -340,7 +338,7 @@ class _Loop:
                 stepper.tokenizer, self.data.held_out, precision=stepper.precision
             )
         stepper.tokenizer.train()
-        self.hooks.on_validation(self.run, self.metrics)
+        self.hooks.call(Callback.on_validation, self.run, self.metrics)
 
     def _checkpoint(self) -> None:
         self._check_trouble()
@@ -360,12 +358,12 @@ class _Loop:
             about,
             keep=self.config.training.keep_checkpoints,
         )
-        self.hooks.on_checkpoint(run, path)
+        self.hooks.call(Callback.on_checkpoint, run, path)
 
     def _finish(self, *, keep: bool) -> None:
         """Finish the model; the first process writes it, its card and the plots.
 
-        With `keep`, an existing model stays: it may have a decoder or other lengths by now.
+        With `keep`, an existing model is kept: it may have gained a decoder or another length head.
         """
         run, stepper = self.run, self.run.stepper
         if stepper.averaged is not None:
@@ -387,9 +385,9 @@ class _Loop:
 
 
 def summary(means: Mapping[str, float], *, targets: bool = True) -> Metrics:
-    """The logged metrics: second moments of the step's means become spreads and a correlation.
+    """The logged metrics: moments become standard deviations and a correlation.
 
-    Without `targets` there are none: predictions stood in for them.
+    Without `targets`, metrics of target lengths are left out.
     """
     result = {name: value for name, value in means.items() if "_squared" not in name}
     product = result.pop("predicted_times_target")
@@ -406,7 +404,7 @@ def summary(means: Mapping[str, float], *, targets: bool = True) -> Metrics:
 
 
 def codebook_health(counts: Tensor, below: float) -> Metrics:
-    """Codes in use, by their running counts (N,), and the perplexity of those counts."""
+    """The share of codes in use, by their running counts (N,), and the perplexity of the counts."""
     share = counts.double() / counts.double().sum().clamp(min=1e-12)
     alive = (counts >= below).double().mean()
     return {
@@ -416,7 +414,7 @@ def codebook_health(counts: Tensor, below: float) -> Metrics:
 
 
 def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
-    """The step and the term in which the loss first failed in any process; None if it did not."""
+    """The first step and term in which the loss failed in any process; None if none did."""
     workers = stepper.config.workers
     rows = torch.zeros(workers.world, len(stepper.trouble), device=stepper.device)
     rows[workers.rank] = stepper.trouble
@@ -431,20 +429,20 @@ def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
             return int(step), f"the {name} term is {value:g}, {kind}"
     names = [n for n, bad in zip(stepper.parameters, stepper.unsound.tolist(), strict=True) if bad]
     whose = f"that of {names[0]} and of {len(names) - 1} other parameters" if names else "its norm"
-    return int(step), f"the gradient is not finite in {MOST_SPOILT} steps in a row, at last {whose}"
+    return int(step), f"the gradient is not finite in {MOST_SPOILT} steps in a row, finally {whose}"
 
 
 def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
-    """Copy all tensors of `source` that fit into `tokenizer`; their names."""
+    """Copy the tensors of `source` that fit into `tokenizer`, and return their names."""
     target, given = tokenizer.state_dict(), source.state_dict()
     fits = {name for name in target if name in given and given[name].shape == target[name].shape}
-    # Codes have a meaning only for the tokens they were learnt from: copy all of it or nothing.
+    # Codes only fit the tokens they were learned from, so the quantizer is copied as a whole.
     if any(name.startswith("quantizer.") for name in (target.keys() | given.keys()) - fits):
         fits -= {name for name in fits if name.startswith("quantizer.")}
     if not any(name.startswith("generator.layers") for name in fits):
         raise TrainingError(
             "Nothing of the given model fits this preset.",
-            "Start from a model of the same width, or leave --init out.",
+            "Start from a model of the same width, or omit --init.",
         )
     tokenizer.load_state_dict({name: given[name] for name in fits}, strict=False)
     return fits
@@ -464,18 +462,18 @@ def _make_folder(folder: Path) -> None:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(
-            f"The folder {folder} cannot be made ({error.strerror}).",
+            f"The folder {folder} cannot be created ({error.strerror}).",
             "Choose another --out, or change its permissions.",
         ) from error
 
 
 def _stored_preset(checkpoint: Checkpoint) -> Preset:
-    # As a `Preset`: settings that are newer than the run have their defaults.
+    # As a `Preset`, so that settings added since the run have their defaults.
     return preset_from_dict(checkpoint.about["preset"], "checkpoint")
 
 
 def _facts(data: RunData) -> dict[str, Any]:
-    """What a run depends on beside its preset, by name."""
+    """What a run depends on in addition to its preset."""
     return {
         "images": data.loader.images,
         "data": data.name,
@@ -487,7 +485,7 @@ def _facts(data: RunData) -> dict[str, Any]:
 def _check_same(checkpoint: Checkpoint, preset: Preset, data: RunData) -> None:
     """Refuse to resume a run whose settings, data or teacher have changed."""
     now = _facts(data)
-    # Older checkpoints lack some of them, and a digest may be unknown now.
+    # Older checkpoints lack some facts, and a digest may be unknown now.
     before = {name: checkpoint.about.get(name) or value for name, value in now.items()}
     now = {name: value or before[name] for name, value in now.items()}
     check_same(
@@ -504,10 +502,7 @@ def settings_of(preset: Preset, **facts: Any) -> dict[str, Any]:
 
 
 class _Stop:
-    """Records SIGTERM and SIGINT, so that the loop can end between two steps.
-
-    Before `listen` they act as usual: before the first step there is nothing to save.
-    """
+    """Records SIGTERM and SIGINT from `listen` on, so that the loop can stop between two steps."""
 
     def __init__(self) -> None:
         self.requested = False

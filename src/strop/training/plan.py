@@ -1,4 +1,4 @@
-"""`--dry-run`: what a run will be, before it is one."""
+"""Sizes, phases, memory and time of a run, for `strop train --dry-run`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PHASES = (
 
 
 def describe(preset: Preset) -> dict[str, Any]:
-    """Parameters, phase boundaries and an estimate of memory, without doing anything."""
+    """Parameters, phase boundaries and estimated memory of a run."""
     model, training = preset.model, preset.training
     with torch.device("meta"):
         trainable = Tokenizer(model).trainable_parameters
@@ -54,10 +54,10 @@ def describe(preset: Preset) -> dict[str, Any]:
 
 
 def estimated_memory(preset: Preset, trainable: int) -> float:
-    """Bytes, roughly: weights, gradients and moments, and what the backward pass keeps.
+    """Rough number of bytes: weights, gradients, moments, and activations for the backward pass.
 
-    Per token and layer that is about ten vectors of the width and two of the feed-forward, in
-    bf16; per program token three rows of similarities in fp32; the field a few times in fp32.
+    Activations are about ten vectors of the width and two of the feed-forward per token and layer
+    in bf16, three rows of similarities per program token in fp32, and the field in fp32.
     """
     model, training = preset.model, preset.training
     locations, k = model.grid**2, model.max_length
@@ -73,7 +73,7 @@ def estimated_memory(preset: Preset, trainable: int) -> float:
 
 
 def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str, Any]:
-    """Take a few steps of each kind on random fields: seconds a step, memory, hours in all."""
+    """Time a few steps of each kind on random fields: speed, peak memory and projected hours."""
     with sound_attention(*attended(preset.model)):  # as in the run itself
         return _measured(preset, device, steps)
 
@@ -94,7 +94,7 @@ def _measured(preset: Preset, device: torch.device, steps: int) -> dict[str, Any
     started = time.perf_counter()
     stepper.warm_up(loaded, step_values(config, 0).to(device))
     for step in at.values():
-        # Enough steps that kernels are chosen and, on a GPU, the graph is recorded.
+        # Enough steps to choose kernels and, on a GPU, to record the graph.
         for _ in range(WARM_STEPS + 1 if stepper.compiled else 1):
             stepper(loaded, step_values(config, step).to(device), step)
     _wait(device)

@@ -27,7 +27,7 @@ RETIRED = {
     "curriculum.rate_knots": 10,
     "objective.distillation_weight": 0.0,
 }
-"""Settings that older presets and runs hold, with the default that each had; see `drop_retired`."""
+"""Removed settings of older presets and runs, and their defaults; see `drop_retired`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def preset_from_dict(values: Mapping[str, Any], where: str = "preset") -> Preset
 
 
 def preset_names() -> list[str]:
-    """The names of all presets that come with strop."""
+    """The names of all bundled presets."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 

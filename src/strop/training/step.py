@@ -20,7 +20,7 @@ from strop.training.forward import METRICS, SCALARS, TERMS, Outcome, StepConfig,
 from strop.training.recorded import Recorded, materialise
 
 MOST_SPOILT = 8
-"""Steps in a row without a finite gradient that end a run; a single one may be chance."""
+"""Number of consecutive steps without a finite gradient that ends a run."""
 
 
 class Stepper:
@@ -31,10 +31,10 @@ class Stepper:
     averaged              the averaged weights, and means of positions, by name, or None
     totals, counted       sum of `METRICS` since `take_metrics`, and its number of steps
     spoilt                whether the last gradient was not finite; such a step changes no weight
-    spoilt_in_a_row       the number of such steps up to now
-    unsound               (parameters,) bool: whose gradient was not finite in the last such step
-    trouble               (2 + len(TERMS),): whether a term was ever not finite or above the limit,
-                          or too many gradients in a row were spoilt; step and terms at that time
+    spoilt_in_a_row       number of consecutive such steps
+    unsound               (parameters,) bool: parameters without finite gradient in that step
+    trouble               (2 + len(TERMS),): whether the run has failed, and step and terms of the
+                          first failure
 
     field_of gives the field (B, S, d_enc) of a loaded batch, in the teacher's scale, inside the
     step.
@@ -124,7 +124,7 @@ class Stepper:
         return compiled
 
     def warm_up(self, loaded: tuple[Tensor, ...], values: Tensor) -> None:
-        """Compile forward and backward of every variant ahead of its phase. Changes nothing."""
+        """Compile forward and backward of every variant, without changing any state."""
         if not self.compiled:
             return
         for probing in self.variants:
@@ -134,7 +134,7 @@ class Stepper:
 
     @torch.no_grad()
     def initialise_codebook(self, loaded: tuple[Tensor, ...]) -> None:
-        """Place the codes, and the means of positions, on tokens of the first batch."""
+        """Initialise codes and means of positions with tokens of the first batch."""
         field = self.field_of(loaded).float() * self.tokenizer.config.teacher.scale
         uniform = draws.uniform(self.config.training.seed, "initialise", 0, self._codes)
         self.tokenizer.quantizer.begin(self.tokenizer.generator(field), uniform.to(self.device))
@@ -142,7 +142,7 @@ class Stepper:
             _assign(self.averaged, self._learnt)
 
     def __call__(self, loaded: tuple[Tensor, ...], values: Tensor, step: int) -> None:
-        """Take `step` with the batch `loaded` and the numbers `values`, both on the device."""
+        """Take `step` with the batch `loaded` and `step_values`, both on the device."""
         outcome = self._recorded[self.config.phase(step) >= 2](values, *loaded)
         self.steps_done += 1
         self.counted += 1
@@ -187,7 +187,7 @@ class Stepper:
             own = torch.stack([torch.where(self.spoilt > 0, 0.0, norm), self.spoilt])
             self.totals.add_(torch.cat([outcome.metrics, own / world]))
             self._note_trouble(outcome.terms * world, norms, values[SCALARS.index("step")])
-        # Without its graph, which would keep the gradient's nodes of this stream alive.
+        # Detached: its graph would keep autograd nodes of this stream alive.
         return outcome._replace(loss=outcome.loss.detach())
 
     def _note_trouble(self, terms: Tensor, norms: Tensor, step: Tensor) -> None:
@@ -238,7 +238,7 @@ def parameter_groups(
 ) -> list[dict[str, object]]:
     """Parameter groups: matrices of linear layers decay; norms, biases and embeddings do not.
 
-    The length head has a learning rate of its own.
+    The length head has a separate learning rate.
     """
     matrices = {
         f"{name}.weight" for name, part in tokenizer.named_modules() if isinstance(part, nn.Linear)
@@ -258,7 +258,7 @@ def parameter_groups(
 
 
 def _clip(parameters: list[nn.Parameter], limit: float) -> tuple[Tensor, Tensor]:
-    """Clip gradients to the norm `limit`, 0 for no limit: the norm before, and each parameter's."""
+    """Clip gradients to the norm `limit` (0 for none); returns the norms of all and of each."""
     found = iter(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
     zero = torch.zeros((), device=parameters[0].device)
     norms = torch.stack([zero if p.grad is None else next(found) for p in parameters])

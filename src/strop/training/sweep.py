@@ -1,4 +1,4 @@
-"""Many runs over a grid of settings, and the frontier of R² against bits that they make."""
+"""Runs over a grid of settings, and their frontier of R² against bits."""
 
 from __future__ import annotations
 
@@ -38,15 +38,14 @@ def sweep(
     """Train `preset` at every combination of `axes`; `sweep.json` and `frontier.png` in `out`.
 
     axes        dotted keys and their values: `{"model.quantizer.codes": [256, 1024]}`
-    validation  images to measure on; by default some of `data` are kept back
-    options     go to `train`
+    validation  validation images; by default part of `data` is held out
+    options     passed to `train`
 
-    Called again, it goes on: finished runs are read back, a broken-off one is resumed. Runs of
-    other settings or data are refused.
+    A second call continues an interrupted sweep. Runs of other settings or data are refused.
     """
     preset = load_preset(preset) if isinstance(preset, str) else preset
     if not axes or not all(axes.values()):
-        raise ConfigError("The sweep has nothing to vary.", "Give --axis training.seed=0,1,2.")
+        raise ConfigError("The sweep has no axis.", "Give --axis training.seed=0,1,2.")
     combinations = [
         dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())
     ]
@@ -69,13 +68,13 @@ def sweep(
         name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
         done, settings = folder / name / "result.json", settings_of(varied, **facts)
         entry = read_json(done, "sweep-run", 1) if done.is_file() else {}
-        if before := entry.pop("trained", None):  # not in older ones: `train` looks at its own
+        if before := entry.pop("trained", None):  # older results lack it
             check_same(folder / name, before, settings, MAY_CHANGE)
-            say(f"{name}: done before")
+            say(f"{name}: already done")
             results.append(entry)
             continue
         say(name)
-        # A function keeps eight compiled versions at most, and every run makes two.
+        # A function keeps at most eight compiled versions, and each run compiles two.
         torch.compiler.reset()
         result = train(
             varied, data, out=folder / name, validation=validation, resume=True, **options
@@ -99,10 +98,9 @@ def _images(data: str | Dataset | Tensor) -> int:
 
 
 def _check_held_out(images: int, held_out: int) -> None:
-    """Refuse a run that would have nothing to say of itself once it has trained."""
+    """Raise if no image would be held out for validation."""
     if not len(split(images, held_out)[1]):
         raise TrainingError(
-            f"There is no image to measure on: of {images}, training.held_out = {held_out} keeps "
-            "none back.",
-            "Name some with --val, or use 10 images at least and a training.held_out above 0.",
+            f"No validation images: training.held_out = {held_out} holds out none of {images}.",
+            "Give --val, or use at least 10 images and a training.held_out above 0.",
         )

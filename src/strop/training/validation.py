@@ -1,4 +1,4 @@
-"""How well a model reproduces held-out fields: R² in both definitions, cosine, lengths, codes."""
+"""Metrics on held-out fields: R² in both definitions, cosine, lengths and codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.statistics import pearson
 
 FORCED = (8, 16, 32, 64)
-"""The lengths at which every model is measured, as far as it has that many tokens."""
+"""Forced lengths at which models are measured, up to their K."""
 
 
 @torch.no_grad()
@@ -23,8 +23,8 @@ def validate(
     """Metrics of a model on fields (V, S, d_enc) in the teacher's scale.
 
     `r2` takes the total about one scalar mean of all fields, `r2_centred` about the mean of each
-    channel. Both, and `cosine`, at the predicted length and, with `@L`, at forced ones. Beside
-    them what a constant mean field scores, with no tokens at all.
+    channel. Both, and `cosine`, are at the predicted length; names with `@L` are at forced length
+    L. Names with `_mean_field` are those of the mean field, which needs no tokens.
     """
     k, scale, device = tokenizer.config.max_length, tokenizer.config.teacher.scale, tokenizer.device
     forced = sorted({length for length in FORCED if length < k} | {k})
@@ -73,16 +73,15 @@ def validate(
 
 
 def correlation(x: Tensor, y: Tensor) -> float:
-    """Pearson's; 0 where one of the two does not vary, for a log has no NaN."""
+    """Pearson's correlation; 0 instead of NaN if a sample is constant."""
     found = pearson(x.numpy(), y.numpy())
     return 0.0 if math.isnan(found) else found
 
 
 def _floor(fields: Tensor) -> tuple[float, float, dict[str, float]]:
-    """Totals about the scalar mean and about the channels' means, and what the mean field scores.
+    """Totals about the scalar mean and about the channels' means, and metrics of the mean field.
 
-    The mean field is the same for every image, but not for every location: no tokens are needed
-    to know that the sky is above.
+    The mean field is the mean of each location over all images.
     """
     mean_field = torch.zeros(fields.shape[1:], dtype=torch.double, device=fields.device)
     square = 0.0

@@ -12,21 +12,21 @@ from strop.training import draws
 from strop.training.config import TrainingConfig
 
 NUMBERS = 9
-"""Random numbers that one view takes."""
+"""Random numbers per view."""
 
 MIRROR = 4
-"""Which of them decides whether it is mirrored: below a half it is."""
+"""Index of the random number that decides mirroring: below 0.5 is mirrored."""
 
 _ASPECT = math.log(4 / 3)
 _GAIN = 0.2
 
 
 def random_views(images: Tensor, uniform: Tensor, *, smallest: float) -> Tensor:
-    """A random crop of each image, stretched to its size, mirrored half the time and recoloured.
+    """A random crop of each image, resized, mirrored with probability 0.5, and colour-jittered.
 
     images    (B, 3, H, H) uint8
-    uniform   (B, NUMBERS) in [0, 1), all there is of chance
-    smallest  share of the area that a crop keeps at least
+    uniform   (B, NUMBERS) random numbers in [0, 1)
+    smallest  minimal share of the area in a crop
 
     Returns (B, 3, H, H) float32 from 0 to 255.
     """
@@ -46,7 +46,7 @@ def random_views(images: Tensor, uniform: Tensor, *, smallest: float) -> Tensor:
 
 
 def _recoloured(images: Tensor, uniform: Tensor) -> Tensor:
-    """A little more or less light, contrast, red and blue, by `uniform` (B, 4) in [0, 1)."""
+    """Jitter brightness, contrast, red and blue by `uniform` (B, 4) in [0, 1)."""
     light, contrast, red, blue = (1 + _GAIN * (2 * uniform - 1)).unbind(1)
     gain = torch.stack([light * red.sqrt(), light, light * blue.sqrt()], dim=1)[..., None, None]
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
@@ -54,14 +54,14 @@ def _recoloured(images: Tensor, uniform: Tensor) -> Tensor:
 
 
 def draw_versions(training: TrainingConfig, step: int) -> Tensor:
-    """(B, 1 + NUMBERS): the version in which each image is shown, and the numbers of its view."""
+    """(B, 1 + NUMBERS): the version of each image, and the random numbers of its view."""
     version = draws.versions(training.seed, step, training.batch, training.versions)
     view = draws.uniform(training.seed, "view", step, training.batch, NUMBERS)
     return torch.cat([version[:, None], view], dim=1)
 
 
 def version_images(images: Tensor, drawn: Tensor, training: TrainingConfig) -> Tensor:
-    """uint8 images (B, 3, H, H), each in the version that `draw_versions` drew."""
+    """uint8 images (B, 3, H, H) in the versions drawn by `draw_versions`."""
     version = drawn[:, 0, None, None, None]
     shown = torch.where(version == 1, images.flip(-1), images) if training.flip else images
     if training.views:
@@ -71,7 +71,7 @@ def version_images(images: Tensor, drawn: Tensor, training: TrainingConfig) -> T
 
 
 def view_images(images: Tensor, uniform: Tensor, training: TrainingConfig) -> Tensor:
-    """Random views (B, 3, H, H) uint8 of images, by `uniform` (B, NUMBERS); see `random_views`."""
+    """Random views (B, 3, H, H) uint8 by `uniform` (B, NUMBERS); see `random_views`."""
     if not training.flip:
         uniform = uniform.index_fill(1, torch.tensor([MIRROR], device=uniform.device), 1.0)
     return random_views(images, uniform, smallest=training.view_area).round().to(torch.uint8)
