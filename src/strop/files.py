@@ -29,7 +29,8 @@ except ImportError:  # not on Windows: no locks, and temporaries of killed write
 PathLike = str | os.PathLike[str]
 
 _TEMPORARY = ".strop-tmp-"
-_LOCK = ".strop-lock"
+LOCK = ".strop-lock"
+"""The file that `exclusive` keeps in a folder while it is locked."""
 _locked: dict[Path, tuple[int, int]] = {}  # the thread that locked a folder, and the descriptor
 
 
@@ -108,9 +109,13 @@ def exclusive(folder: PathLike) -> Iterator[None]:
         yield
     finally:
         del _locked[target]
-        # Removed before it is unlocked: whoever waits for this file sees that it is gone.
-        (target / _LOCK).unlink(missing_ok=True)
-        os.close(descriptor)
+        try:
+            # Removed before it is unlocked: whoever has opened it meanwhile sees that it is gone.
+            with suppress(OSError):  # the folder was moved; a file that stays does no harm
+                if os.path.samestat(os.fstat(descriptor), (target / LOCK).stat()):
+                    (target / LOCK).unlink()
+        finally:
+            os.close(descriptor)
         if new:
             with suppress(OSError):
                 target.rmdir()
@@ -118,7 +123,7 @@ def exclusive(folder: PathLike) -> Iterator[None]:
 
 def _lock_folder(folder: Path) -> int:
     """Lock `folder` and note who holds it; the descriptor of the lock."""
-    path = folder / _LOCK
+    path = folder / LOCK
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -42,7 +42,7 @@ from strop.analysis.subject import check_disjoint, narrow
 from strop.data.loader import record_batches
 from strop.data.record import Batch, Dataset, concat, first_readable
 from strop.errors import ConfigError, DataError, ModelError
-from strop.files import PathLike
+from strop.files import PathLike, exclusive
 from strop.identity import of_dataset
 from strop.progress import Progress, no_progress
 
@@ -185,7 +185,8 @@ def evaluate_adapter(
                     device=adapter.device,
                 )
             )
-    return run_jobs(jobs)
+    with exclusive(out):
+        return run_jobs(jobs)
 
 
 def _check(name: str, split: Split) -> None:

@@ -32,7 +32,7 @@ from strop.data.record import Dataset
 from strop.data.spec import open_dataset, parse_spec
 from strop.device import describe_machine
 from strop.errors import ConfigError, DataError, StropError
-from strop.files import PathLike
+from strop.files import PathLike, exclusive
 from strop.model.tokenizer import Tokenizer
 from strop.program import check_range
 from strop.progress import Progress, no_progress
@@ -151,7 +151,8 @@ def evaluate(
             )
 
     jobs = [job for split in splits for job in jobs_of(split)]
-    return run_jobs(jobs, before=lambda: tokenizer.teacher)
+    with exclusive(out):
+        return run_jobs(jobs, before=lambda: tokenizer.teacher)
 
 
 def run_jobs(jobs: list[Job], before: Callable[[], object] = lambda: None) -> list[Result]:

@@ -36,7 +36,7 @@ from strop.config import check_ranges, flatten, from_dict, to_dict
 from strop.data.record import Record, first_readable
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError, did_you_mean
-from strop.files import PathLike
+from strop.files import PathLike, exclusive
 from strop.identity import of_dataset
 from strop.model.tokenizer import Tokenizer
 from strop.progress import Progress, no_progress
@@ -142,11 +142,12 @@ def run_study(
         "options": to_dict(chosen),
         "identities": identities(subject, analysis, chosen),
     }
-    found = read_findings(out, name, "study")
-    if found is not None and not differences(found, header):
-        return found
-    findings = analysis.run(subject, chosen)
-    return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
+    with exclusive(out):
+        found = read_findings(out, name, "study")
+        if found is not None and not differences(found, header):
+            return found
+        findings = analysis.run(subject, chosen)
+        return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
 
 
 def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from strop.cli.console import (
 from strop.config import flatten, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError
+from strop.files import exclusive
 from strop.model.checkpoint import list_models, load
 from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import ProgressBar, TensorBoard
@@ -106,6 +107,7 @@ def train(
 
 
 def train_decoder(
+    context: typer.Context,
     model: ModelName,
     data: Annotated[str, typer.Option(help="Spec of the images.")],
     folder: Back = None,
@@ -116,7 +118,7 @@ def train_decoder(
     as_json: Json = False,
 ) -> None:
     """Train the pixel decoder of a model; nothing else in it changes."""
-    _check_folder(model, folder)
+    _lock_folder(context, model, folder)
     tokenizer = load(model, device=device)
     with progress() as bar:
         task = bar.add_task("decoder", total=steps)
@@ -132,6 +134,7 @@ def train_decoder(
 
 
 def train_lengths(
+    context: typer.Context,
     model: ModelName,
     data: Annotated[str, typer.Option(help="Spec of the images; some thousands will do.")],
     mean: Annotated[float, typer.Option(help="Tokens that a program is to have on average.")],
@@ -161,7 +164,7 @@ def train_lengths(
     as_json: Json = False,
 ) -> None:
     """Fit the length head of a model anew, for another mean length; nothing else in it changes."""
-    _check_folder(model, folder)
+    _lock_folder(context, model, folder)
     for name, value, known in (("oracle", oracle, FittedOracle), ("per", per, Per)):
         if value not in get_args(known):
             raise ConfigError(f"--{name} is {value!r}.", f"Give {' or '.join(get_args(known))}.")
@@ -183,9 +186,11 @@ def train_lengths(
     _write_back(tokenizer, folder or model, metrics, as_json)
 
 
-def _check_folder(model: str, folder: Path | None) -> None:
+def _lock_folder(context: typer.Context, model: str, folder: Path | None) -> None:
+    """Lock the folder that the model is written to until the command ends."""
     if folder is None and (model in list_models() or not Path(model).is_dir()):
         raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
+    context.with_resource(exclusive(folder or model))
 
 
 def _write_back(

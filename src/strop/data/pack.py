@@ -18,7 +18,8 @@ from strop.data.packed import DTYPES, KIND, META, OFFSETS, RECORDS, VERSION, Pac
 from strop.data.record import PARTS, Batch
 from strop.data.spec import open_dataset
 from strop.errors import DataError
-from strop.files import PathLike, read_json, write_json
+from strop.files import LOCK, PathLike, exclusive, read_json, write_json
+from strop.identity import of_dataset
 from strop.images import Fit
 from strop.progress import Progress, no_progress
 
@@ -54,13 +55,23 @@ def pack_dataset(
     records are skipped and named in the report.
     """
     target = expand(out)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(
-            f"{target} already exists ({found(target)}).", "Give a new folder, or remove this one."
-        )
-    dataset = open_dataset(spec)
     work = target.with_name(target.name + ".partial")
-    settings = {"spec": spec, "size": size, "fit": fit, "records": len(dataset)}
+    with exclusive(work):
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise DataError(
+                f"{target} already exists ({found(target)}).",
+                "Give a new folder, or remove this one.",
+            )
+        return _pack(spec, target, work, size, fit, workers, progress)
+
+
+def _pack(
+    spec: str, target: Path, work: Path, size: int, fit: Fit, workers: int, progress: Progress
+) -> PackReport:
+    """Pack into the locked folder `work` and move it to `target`."""
+    dataset = open_dataset(spec)
+    files = of_dataset(dataset)
+    settings = {"spec": spec, "size": size, "fit": fit, "records": len(dataset), "files": files}
     done = _resume(work, settings)
     # "exact" gives the pixels that encoding the file gives.
     loader = Loader(
@@ -101,6 +112,7 @@ def pack_dataset(
     if target.exists():
         target.rmdir()
     work.rename(target)
+    (target / LOCK).unlink()
     (target / _PROGRESS).unlink()  # last: it marks the folder as a packing folder
     written = PackedDataset(target)
     total = sum(entry.stat().st_size for entry in target.iterdir())
@@ -108,12 +120,13 @@ def pack_dataset(
 
 
 def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The saved progress of an earlier run with these settings; `work` is created and marked.
+    """The saved progress of an earlier run with these settings; `work` is marked.
 
     A folder of an earlier run is removed only if that run had saved no records.
     """
     progress = work / _PROGRESS
-    if work.exists() and (not work.is_dir() or any(work.iterdir())):
+    content = [entry for entry in work.iterdir() if entry.name != LOCK]
+    if content:
         if not progress.is_file():
             raise DataError(
                 f"{work} already exists ({found(work)}) and has no {_PROGRESS}.",
@@ -139,8 +152,8 @@ def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
                 f"{work} holds {position} records of an unfinished run with {'; '.join(other)}.",
                 "Finish that run with its own settings, or remove the folder to start over.",
             )
-        shutil.rmtree(work)
-    work.mkdir(parents=True, exist_ok=True)
+        for entry in content:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     done = {"position": 0, "parts": [], "sizes": {}, "broken": {}}
     write_json(progress, *_PROGRESS_FORMAT, {"settings": settings, **done})
     return done

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from strop.data.record import Record
 from strop.errors import DataError
-from strop.files import PathLike, atomic_path, read_json, write_json, write_text
+from strop.files import PathLike, atomic_path, exclusive, read_json, write_json, write_text
 from strop.pool import default_context
 from strop.progress import Progress, no_progress
 from strop.scenes.describe import describe, image_name
@@ -179,16 +179,18 @@ def write_scenes(
         "size": [height, width],
         "renderer": RENDERER_VERSION,
     }
-    _claim(folder, split, settings)
-    todo = [i for i in range(n) if not _part(folder, "scenes", split, start + i, ".json").exists()]
-    chunks = [todo[first : first + batch_size] for first in range(0, len(todo), batch_size)]
     job = partial(_write_chunk, folder, dataset, device=device)
-    done = n - len(todo)
-    progress("rendering", done, n)
-    for written in _run(job, chunks, workers, device):
-        done += written
+    with exclusive(folder / "scenes" / split):
+        _claim(folder, split, settings)
+        parts = (_part(folder, "scenes", split, start + i, ".json") for i in range(n))
+        todo = [i for i, part in enumerate(parts) if not part.exists()]
+        chunks = [todo[first : first + batch_size] for first in range(0, len(todo), batch_size)]
+        done = n - len(todo)
         progress("rendering", done, n)
-    return _collect(folder, split, {**_INFO, **settings})
+        for written in _run(job, chunks, workers, device):
+            done += written
+            progress("rendering", done, n)
+        return _collect(folder, split, {**_INFO, **settings})
 
 
 def _run(

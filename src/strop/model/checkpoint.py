@@ -18,7 +18,7 @@ import strop.model.card as card
 from strop.config import drop_retired, flatten, from_dict, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean
-from strop.files import PathLike, atomic_path, read_json, write_json
+from strop.files import PathLike, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
 from strop.model.teacher import BUNDLED
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
@@ -171,18 +171,19 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
         "size": tokenizer.config.image_size,
         "fit": tokenizer.config.fit,
     }
-    with ExitStack() as stack:  # moves into place in reverse: weights, config, the rest
-        readme, preprocessor, config, weights = (
-            stack.enter_context(atomic_path(folder / name))
-            for name in ("README.md", PREPROCESSOR, CONFIG, WEIGHTS)
-        )
-        preprocessor.write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
-        write_json(config, "model", FORMAT, values)
-        readme.write_text(card.render(tokenizer), encoding="utf-8")
-        save_file(tensors, weights, metadata={"format": "pt"})
-        _keep_weights(folder)
-    for old in (*folder.glob(_kept_name("*")), folder / INDEX, *folder.glob(_SHARDS)):
-        old.unlink(missing_ok=True)
+    with exclusive(folder):
+        with ExitStack() as stack:  # moves into place in reverse: weights, config, the rest
+            readme, preprocessor, config, weights = (
+                stack.enter_context(atomic_path(folder / name))
+                for name in ("README.md", PREPROCESSOR, CONFIG, WEIGHTS)
+            )
+            preprocessor.write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
+            write_json(config, "model", FORMAT, values)
+            readme.write_text(card.render(tokenizer), encoding="utf-8")
+            save_file(tensors, weights, metadata={"format": "pt"})
+            _keep_weights(folder)
+        for old in (*folder.glob(_kept_name("*")), folder / INDEX, *folder.glob(_SHARDS)):
+            old.unlink(missing_ok=True)
 
 
 def push_folder(tokenizer: Tokenizer, repo_id: str, **options: Any) -> str:

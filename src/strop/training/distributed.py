@@ -8,14 +8,18 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from strop.errors import TrainingError
+from strop.files import exclusive
 
 PATIENCE = timedelta(days=1)
 """Timeout of collectives. It is long because the first process may compute the fields of a large
@@ -92,6 +96,21 @@ def _store(workers: Workers) -> Store:
 @functools.cache  # the port is still in use when the next group is joined
 def _connected(address: str, port: int, world: int, serves: bool) -> TCPStore:
     return TCPStore(address, port, world, is_master=serves, timeout=PATIENCE)
+
+
+@contextmanager
+def only_writer(folder: Path | None) -> Iterator[None]:
+    """Keep other runs out of `folder`. Of the processes of one run, only the first writes."""
+    with ExitStack() as stack:
+        if folder is not None and this_process().first:
+            try:
+                stack.enter_context(exclusive(folder))
+            except OSError as error:
+                raise TrainingError(
+                    f"The folder {folder} cannot be made ({error.strerror}).",
+                    "Choose another --out, or change its permissions.",
+                ) from error
+        yield
 
 
 def summed(value: Tensor) -> Tensor:

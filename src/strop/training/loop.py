@@ -138,6 +138,7 @@ def train(
     with (
         torch.random.fork_rng(devices=devices),
         distributed.joined(chosen) as workers,
+        distributed.only_writer(folder),
         closing(Callbacks(callbacks if workers.first else ())) as hooks,
         sound_attention(*attended(preset.model)),
         _Stop() as stop,
@@ -189,7 +190,6 @@ def train(
             restore(stepper, checkpoint)
             run.step, seconds = checkpoint.step, checkpoint.about["seconds"]
         if folder is not None and workers.first:
-            _make_folder(folder)
             write_json(folder / "run.json", "run", 1, to_dict(preset))
             hooks.insert(0, JsonLines(folder / "metrics.jsonl"))
         about: dict[str, Any] = {"name": preset.name, "preset": preset.name}
@@ -455,16 +455,6 @@ def _device(device: str | torch.device | None) -> torch.device:
     if local := os.environ.get("LOCAL_RANK"):
         torch.cuda.set_device(int(local))
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TrainingError(
-            f"The folder {folder} cannot be created ({error.strerror}).",
-            "Choose another --out, or change its permissions.",
-        ) from error
 
 
 def _stored_preset(checkpoint: Checkpoint) -> Preset:

@@ -64,32 +64,33 @@ def sweep(
     }
     folder, results, first = Path(out), [], distributed.this_process().first
     say = say if first else lambda text: None
-    for chosen, varied in zip(combinations, presets, strict=True):
-        name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
-        done, settings = folder / name / "result.json", settings_of(varied, **facts)
-        entry = read_json(done, "sweep-run", 1) if done.is_file() else {}
-        if before := entry.pop("trained", None):  # older results lack it
-            check_same(folder / name, before, settings, MAY_CHANGE)
-            say(f"{name}: already done")
+    with distributed.only_writer(folder):
+        for chosen, varied in zip(combinations, presets, strict=True):
+            name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
+            done, settings = folder / name / "result.json", settings_of(varied, **facts)
+            entry = read_json(done, "sweep-run", 1) if done.is_file() else {}
+            if before := entry.pop("trained", None):  # older results lack it
+                check_same(folder / name, before, settings, MAY_CHANGE)
+                say(f"{name}: already done")
+                results.append(entry)
+                continue
+            say(name)
+            # A function keeps at most eight compiled versions, and each run compiles two.
+            torch.compiler.reset()
+            result = train(
+                varied, data, out=folder / name, validation=validation, resume=True, **options
+            )
+            if not result.finished:
+                break
+            bits = result.metrics["length_mean"] * math.log2(varied.model.quantizer.codes)
+            entry = {"name": name, "settings": chosen, "bits": bits, **result.metrics}
             results.append(entry)
-            continue
-        say(name)
-        # A function keeps at most eight compiled versions, and each run compiles two.
-        torch.compiler.reset()
-        result = train(
-            varied, data, out=folder / name, validation=validation, resume=True, **options
-        )
-        if not result.finished:
-            break
-        bits = result.metrics["length_mean"] * math.log2(varied.model.quantizer.codes)
-        entry = {"name": name, "settings": chosen, "bits": bits, **result.metrics}
-        results.append(entry)
+            if first:
+                write_json(done, "sweep-run", 1, {**entry, "trained": settings})
         if first:
-            write_json(done, "sweep-run", 1, {**entry, "trained": settings})
-    if first:
-        write_json(folder / "sweep.json", "sweep", 1, {"runs": results})
-        if results:
-            plot_frontier(results, folder / "frontier.png")
+            write_json(folder / "sweep.json", "sweep", 1, {"runs": results})
+            if results:
+                plot_frontier(results, folder / "frontier.png")
     return results
 
 
