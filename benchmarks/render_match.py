@@ -3,8 +3,8 @@
 Reports PSNR and colour differences of the images and the overlap of instance masks. CLEVR's JSON
 does not contain the jittered light positions, so images are compared twice: with lights at their
 positions without jitter, and with lights fitted to each image within the range of the jitter.
-`--picture` writes both renderings side by side to a file outside the repository. The script updates
-the block `render_match` of docs/scenes.md and the picture there, which shows strop's scenes only.
+`--picture` writes both renderings side by side to a file outside the repository. The script also
+draws `docs/images/scenes.png`, which shows strop's scenes only.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rich.table import Table
 from torch import Tensor
 
 from common import save
-from strop.files import atomic_path, write_text
+from strop.files import atomic_path
 from strop.scenes import Quality, Scenes, read_scenes, render, sample_scenes, truth
 from strop.scenes import vocabulary as words
 from strop.scenes.render import camera_rays, radiance, world
 
 SIZE = (240, 320)
 COARSE = (60, 80)
-DOCS = Path(__file__).parents[1] / "docs" / "scenes.md"
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scenes.png"
 
 
 def main() -> None:
@@ -66,8 +66,7 @@ def main() -> None:
     }
     save("render_match", result)
     _print(result)
-    _rewrite(result)
-    _draw(DOCS.parent / "images" / "scenes.png")
+    _draw(PICTURE)
     if arguments.picture:
         chosen = list(range(0, len(scenes), max(1, len(scenes) // 8)))[:8]
         ours = render(fitted[chosen], SIZE)
@@ -162,27 +161,6 @@ def _print(result: dict) -> None:
         table.add_row(title, *(format(result[key][k], f) for k, (_, f) in COLUMNS.items()))
     Console().print(table)
     Console().print(f"masks: mean IoU {result['mask_iou']:.3f}")
-
-
-def _rewrite(result: dict) -> None:
-    """Update the table in the docs."""
-    begin, end = "<!-- begin: render_match -->", "<!-- end: render_match -->"
-    text = DOCS.read_text(encoding="utf-8") if DOCS.exists() else ""
-    if begin not in text:
-        return
-    lines = ["| | " + " | ".join(title for title, _ in COLUMNS.values()) + " |"]
-    lines.append("|---" * (len(COLUMNS) + 1) + "|")
-    for key, title in ROWS.items():
-        cells = (format(result[key][k], f) for k, (_, f) in COLUMNS.items())
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    lines.append("")
-    lines.append(
-        f"{result['scenes']} scenes at {SIZE[1]} x {SIZE[0]}; differences in steps of 0 to 255. "
-        f"Instance masks overlap with a mean IoU of {result['mask_iou']:.3f}."
-    )
-    head, rest = text.split(begin)
-    tail = rest.split(end)[1]
-    write_text(DOCS, head + begin + "\n" + "\n".join(lines) + "\n" + end + tail)
 
 
 def _draw(path: Path) -> None:

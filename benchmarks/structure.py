@@ -1,7 +1,7 @@
-"""Run the studies on the bundled models, for the tables and figures of the docs.
+"""Run the studies on the bundled models, for the tables and figures of the report.
 
-Results go to `results/structure/STUDY-SET.json`, figures to `docs/images/structure`. The studies
-that read programs share their training pairs through the folder `--out`.
+Results go to `results/structure/STUDY-SET.json`, figures to `research/report/images/studies`. The
+studies that read programs share their training pairs through the folder `--out`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strop.analysis.findings import FORMAT
 from strop.analysis.frame import run_study
 from strop.files import atomic_path, read_json, write_json
 
-PICTURES = RESULTS.parents[1] / "docs" / "images" / "structure"
+PICTURES = RESULTS.parents[1] / "research" / "report" / "images" / "studies"
 WIDEST = 1300  # pixels
 # Figures with images of the data. Only those of rendered scenes may be published.
 PICTURED = ("teaser", "pairs", "dictionary", "regions", "scenes", "samples")
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def publish(folder: Path, study: str, kind: str, model: str, private: str) -> None:
-    """Copy a study's JSON and figures to the folders that the docs read."""
+    """Copy a study's JSON and figures to the folders that the report reads."""
     kind = "scenes" if kind == "reading" else kind
     found = read_json(folder / f"{study}.json", "study", FORMAT)
     found.pop("codes", None)  # an entry for every code, which no page shows

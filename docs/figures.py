@@ -1,8 +1,12 @@
-"""Draws the figures of the docs that need no model: `python docs/figures.py`."""
+"""Draw the figures of README and docs: `python docs/figures.py`.
+
+The photograph is `china.jpg` of scikit-learn, by Daniel Büchele, CC BY 2.0.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -10,6 +14,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from PIL import Image
+from sklearn.datasets import load_sample_image
+from torch import Tensor
+
+import strop
+from strop.analysis.panels import show_program
+from strop.data import ScenesDataset
+from strop.figures import PALETTE, new_figure, save_figure, show_heat, show_image
+from strop.images import read_square
 
 IMAGES = Path(__file__).parent / "images"
 INK, MUTED = "#1f2933", "#7b8794"
@@ -115,6 +128,42 @@ def architecture() -> None:
     save(figure, "architecture")
 
 
+def programs(name: str, model: str, images: list[Any], tokens: int = 3) -> None:
+    """For each image: the image, its program, and the erasure maps of its strongest tokens."""
+    tok = strop.load(model, device="cpu")
+    program = tok.encode(images)
+    maps = strop.erasure(tok, program)
+    height = 1.75
+    figure = new_figure(2.45 * (tokens + 2.2), height * len(images))
+    grid = figure.add_gridspec(len(images), tokens + 2, width_ratios=[1, 1.25, *[1] * tokens])
+    for row, image in enumerate(images):
+        square = read_square(image, tok.config.image_size)
+        chosen = distinct(maps[row], tokens)
+        colours = {k: PALETTE[i] for i, k in enumerate(chosen)}
+        axes = [figure.add_subplot(grid[row, column]) for column in range(tokens + 2)]
+        show_image(axes[0], square)
+        show_program(axes[1], program[row], colours)
+        for k, axis in zip(chosen, axes[2:], strict=True):
+            show_heat(axis, square, maps[row, k])
+            axis.set_title(f"token {k}", size=9, color=colours[k], weight="bold")
+        if isinstance(image, Image.Image):  # shown in its own aspect ratio
+            for axis in (axes[0], *axes[2:]):
+                axis.set_aspect(image.height / image.width)
+    save_figure(figure, IMAGES / f"{name}.png")
+
+
+def distinct(maps: Tensor, count: int) -> list[int]:
+    """The tokens with the largest maps `(K, h, w)` whose peaks lie apart."""
+    peaks = maps.flatten(1).nan_to_num().argmax(dim=1)
+    chosen: list[int] = []
+    for k in maps.nan_to_num().mean(dim=(1, 2)).argsort(descending=True).tolist():
+        here = divmod(int(peaks[k]), maps.shape[-1])
+        there = [divmod(int(peaks[j]), maps.shape[-1]) for j in chosen]
+        if all(abs(here[0] - y) + abs(here[1] - x) > 2 for y, x in there):
+            chosen.append(k)
+    return sorted(chosen[:count])
+
+
 def save(figure: plt.Figure, name: str) -> None:
     IMAGES.mkdir(exist_ok=True)
     # Without dates and with a fixed salt, so that drawing again changes nothing.
@@ -125,3 +174,5 @@ def save(figure: plt.Figure, name: str) -> None:
 
 if __name__ == "__main__":
     architecture()
+    programs("program", "photos", [Image.fromarray(load_sample_image("china.jpg"))])
+    programs("erasure", "scenes", list(ScenesDataset(3, seed=7, size=128).images([0, 2])), 3)

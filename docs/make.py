@@ -1,7 +1,7 @@
-"""Fills the numbers of README and docs from `benchmarks/results`, and writes `status.md`.
+"""Fill the numbers of README, docs and report from `benchmarks/results`.
 
-Text between `<!-- begin: NAME -->` and `<!-- end: NAME -->` belongs to the block NAME below; no
-figure in there is typed by hand. `--check` changes nothing and fails if something would change.
+The text between `<!-- begin: NAME -->` and `<!-- end: NAME -->` is written by the block NAME below;
+no figure in it is typed by hand. `--check` changes nothing and fails if a page is stale.
 """
 
 from __future__ import annotations
@@ -10,159 +10,176 @@ import argparse
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from strop.analysis.alignment import HEADLINE
 from strop.analysis.findings import Table
-from strop.analysis.frame import find_analysis
-from strop.analysis.metric_info import METRICS
 from strop.analysis.page import Picture, Points, Text, to_markdown
-from strop.analysis.probes.protocol import PROTOCOLS
-from strop.analysis.registry import STUDIES
 from strop.analysis.report import read_runs, report_blocks
-from strop.config import flatten, to_dict
 from strop.files import write_text
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+REPORT = ROOT / "research" / "report"
 RESULTS = ROOT / "benchmarks" / "results"
-
-MARKS = {
-    "real": "run on real data",
-    "bundled": "a bundled model, rendered scenes",
-    "architecture": "real architecture, random weights",
-    "fixture": "fixture only",
-}
-
-
-CLEVR_DATA = {"scenes": "held-out scenes", "clevr": "scenes of Blender's CLEVR"}
-CAPTIONS = {
-    "lengths": "Mean length by the number of objects, on held-out scenes",
-    "rate": "R² at forced lengths, and at the lengths that each row chooses",
-}
-FIELD_STATISTICS = {
-    "spread": "variance over locations",
-    "volume": "log volume of locations",
-    "variation_1": "variation between neighbours of 8 by 8",
-    "variation_2": "of 16 by 16",
-    "variation_4": "of 32 by 32",
-    "together": "the first three, by a linear map fitted to the number",
-    "taught": "the pooled field, by a linear map fitted to the number",
-    "learnt": "the pooled field, by a linear map fitted to the variation of 32 by 32",
-}
-"""See `research/clevr/what_lengths_follow.py`."""
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(REPORT.glob("*.md"))]
 
 
 def result(name: str) -> dict[str, Any]:
-    """What a benchmark wrote; empty if it has not been run."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """What a benchmark wrote."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])
 
 
-def encode() -> str:
+def cell(value: str | float | list[Any] | None) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return ", ".join(map(cell, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def interval(found: dict[str, float]) -> str:
+    return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def speed() -> str:
     """Encoding speed: absolute on a named GPU, as a ratio on a CPU."""
-    parts = []
-    if gpu := result("encode_cuda"):
-        rows = [
-            [
-                str(row["batch"]),
-                f"{row['teacher_images_per_s']:,.0f}",
-                f"{row['encode_images_per_s']:,.0f}",
-                f"{row['encode_over_teacher_time']:.2f}",
-            ]
-            for row in gpu["rows"]
+    gpu, cpu = result("encode_cuda"), result("encode_cpu")
+    rows = [
+        [
+            str(row["batch"]),
+            f"{row['teacher_images_per_s']:,.0f}",
+            f"{row['encode_images_per_s']:,.0f}",
+            f"{row['encode_over_teacher_time']:.2f}",
         ]
-        parts.append(
-            f"Encoding on one {gpu['machine']['device']} ({gpu['setting']}, from uint8 on the "
-            "device, bf16, compiled):\n\n"
-            + table(["batch", "teacher alone, img/s", "encode, img/s", "time ratio"], rows)
-        )
-    if cpu := result("encode_cpu"):
-        ratio = {row["batch"]: row["encode_over_teacher_time"] for row in cpu["rows"]}
-        parts.append(
-            f"On {cpu['machine']['cores']} CPU cores the whole encode costs {ratio[32]:.2f} times "
-            "the teacher alone at batch 32."
-        )
-    return "\n\n".join(parts)
-
-
-def rendering() -> str:
-    """Rendering speed, on a named GPU."""
-    gpu = result("render_cuda")
-    if not gpu:
-        return ""
+        for row in gpu["rows"]
+    ]
+    ratio = {row["batch"]: row["encode_over_teacher_time"] for row in cpu["rows"]}
     return (
-        f"Rendering scenes of {gpu['size']} px on one {gpu['machine']['device']}: "
-        f"{gpu['images_per_s']:,.0f} images/s, {gpu['images_per_s_with_sampling']:,.0f} with "
-        "the sampling of the scenes."
+        f"`encode` on one {gpu['machine']['device']}: {gpu['setting']}, from uint8 on the device, "
+        "bf16, compiled.\n\n"
+        + table(["batch", "teacher alone, img/s", "encode, img/s", "time ratio"], rows)
+        + f"\n\nOn {cpu['machine']['cores']} CPU cores, `encode` takes {ratio[32]:.2f} times as "
+        "long as the teacher alone at batch 32."
     )
 
 
-def rendering_cost() -> str:
-    """What the time of an image is made of, on a GPU and on a CPU."""
-    found = [result(name) for name in ("render_cuda", "render_cpu")]
-    rows = [
-        [part, *(f"{each['shares'][part]:.0%}" for each in found)] for part in found[0]["shares"]
-    ]
-    rows += [
-        [f"beside it: {part}", *(f"{each['relative'][part]:.0%}" for each in found)]
-        for part in ("sampling scenes", "masks and depth")
-    ]
-    header = ["", *(f"{each['machine']['device']} ({each['renderer']})" for each in found)]
-    return f"{rendering()} Of the time of an image:\n\n{table(header, rows)}"
-
-
-def loading() -> str:
-    """Loading speed, as times a Pillow loop that does the same work, and one that only decodes."""
-    found = result("loading")
-    rows = [
-        [name, f"{same:.2f}", f"{found['times_decode_only'][name]:.2f}"]
-        for name, same in found["times_pillow_loop"].items()
-    ]
-    header = ["", "times a Pillow loop that decodes and resizes", "times one that only decodes"]
-    return f"{found['setting']}, {found['machine']['cores']} cores:\n\n{table(header, rows)}"
-
-
 def agreement() -> str:
-    """How far GPU and CPU write the same programs."""
+    """How often GPU and CPU produce the same codes."""
     found = result("agreement")
-    if not found:
-        return ""
     rows = [
         [
-            f"`{precision}`" + (", the default" if precision == "fp16" else ""),
+            f"`{precision}`" + (" (default)" if precision == "fp16" else ""),
             f"{found[precision]['codes']:.1%}",
             f"{found[precision]['lengths']:.1%}",
         ]
         for precision in ("fp16", "bf16", "fp32")
     ]
     return (
-        f"On one {found['machine']['device']}, a STROP-S and {found['images']} photographs it was "
-        "not trained on; how much is as on a CPU, by `tok.precision`:\n\n"
-        + table(["precision", "active codes", "lengths"], rows)
+        f"STROP-S on one {found['machine']['device']} and {found['images']} held-out photographs, "
+        "compared with fp32 on a CPU:\n\n"
+        + table(["`tok.precision`", "equal active codes", "equal lengths"], rows)
     )
 
 
-def probe_protocols() -> str:
-    """Every number of both probe protocols."""
-    columns = [flatten(to_dict(protocol)) for protocol in PROTOCOLS.values()]
-    keys = [key for key in dict.fromkeys(k for each in columns for k in each) if key != "name"]
-    rows = [[f"`{key}`", *(cell(each.get(key)) for each in columns)] for key in keys]
-    return table(["", *PROTOCOLS], [row for row in rows if {*row[1:]} != {"–"}])
+def loading() -> str:
+    """Loading speed relative to a Pillow loop."""
+    found = result("loading")
+    rows = [
+        [name, f"{same:.2f}", f"{found['times_decode_only'][name]:.2f}"]
+        for name, same in found["times_pillow_loop"].items()
+    ]
+    header = ["", "speed relative to Pillow, decode and resize", "relative to decode only"]
+    return f"{found['setting']}, {found['machine']['cores']} cores:\n\n{table(header, rows)}"
 
 
-def teacher_quality() -> str:
-    """Figures of teachers' fields."""
+def training_speed() -> str:
+    """Whole training steps on a named GPU."""
+    found = result("train_throughput")
+    rows = [
+        [
+            f"`{row['preset']}`",
+            "online" if row["setting"] == "online" else "cached",
+            str(row["batch"]),
+            "1" if row["phase"] == 1 else "2 to 4",
+            f"{row['images_per_second']:,.0f}",
+            f"{row['share_of_ceiling']:.0%}",
+        ]
+        for row in found["rows"]
+    ]
+    header = ["preset", "fields", "batch", "phase", "img/s", "of matrix-product FLOP/s"]
+    return (
+        f"Whole steps with optimizer and codebook update on one {found['machine']['device']}, "
+        f"bf16, features of DINOv3-S's shape:\n\n{table(header, rows)}"
+    )
+
+
+def bundled(name: str, *, brief: bool) -> str:
+    """A bundled model against baselines of equal bits; `brief` is one small table."""
+    found = result(f"{name}/bundled")
+    measured = found["measured"]
+    values, (own, whole) = measured["values"], measured["budgets"]
+    sets = [("own lengths", own), ("all codes", whole)]
+    sets += [
+        (f"`{where}`, own lengths", part["budgets"][0]) for where, part in found["also"].items()
+    ]
+    if brief:
+        rows = [
+            [
+                where,
+                f"{each['bits']:.0f}",
+                f"{each['model']['cosine']:.3f}",
+                f"{each['model']['r2_centred']:.3f}",
+                f"{each['baselines']['mean-field']['r2_centred']:.3f}",
+                f"{each['margin']['r2_centred']:+.3f}",
+            ]
+            for where, each in sets
+        ]
+        header = ["", "bits", "cosine", "R² centred", "mean field", "margin over best baseline"]
+        return (
+            f"{measured['images']:,} held-out images; lengths {values['length_least']:.0f} to "
+            f"{values['length_most']:.0f}, {values['length_mean']:.1f} on average.\n\n"
+            + table(header, rows)
+        )
+    parts = [
+        f"**{where}, {each['bits']:.0f} bits per image on average.**\n\n" + _beside(name, each)
+        for where, each in sets
+    ]
+    floor, preview = result("mean_image")["sets"][name], measured["preview"]
+    parts.append(
+        f"Correlation of length with the spatial variance of the field: "
+        f"{values['length_detail_correlation']:.2f}. Codes in use: {values['codebook_used']:.0f} "
+        f"%. Preview: PSNR {preview['psnr']:.1f} dB, SSIM {preview['ssim']:.2f}; the mean image: "
+        f"{floor['psnr']:.1f} dB, {floor['ssim']:.2f}."
+    )
+    follows = {"held-out scenes": measured, **{f"`{k}`": p for k, p in found["also"].items()}}
+    rows = [
+        [where, *(interval(part["complexity"][kind]) for kind in ("pearson", "spearman"))]
+        for where, part in follows.items()
+        if "complexity" in part
+    ]
+    if rows:
+        parts.append("Length against the number of objects, with 95 % intervals:")
+        parts.append(table(["", "Pearson r", "Spearman r"], rows))
+    return "\n\n".join(parts)
+
+
+def _beside(name: str, budget: dict[str, Any]) -> str:
+    parts = {f"`{name}`": budget["model"], **budget["baselines"]}
+    rows = [[each, *(f"{part[score]:.3f}" for score in HEADLINE)] for each, part in parts.items()]
+    margin = [f"{budget['margin'][score]:+.3f}" for score in HEADLINE]
+    return table(["", *HEADLINE], [*rows, ["margin over the best", *margin]])
+
+
+def teachers() -> str:
+    """Linear probes on the features of teachers."""
     found = result("teacher_quality")
 
     def probed(row: dict[str, Any], suite: str, name: str) -> str:
@@ -176,250 +193,58 @@ def teacher_quality() -> str:
             probed(row, "segmentation", "miou"),
             probed(row, "multilabel", "map"),
             f"{row['grouping_auc']:.3f}",
-            f"{row['effective_rank']:.1f} of {row['width']}",
         ]
         for row in found["rows"]
     ]
     first = found["rows"][0]
-    setting = (
-        f"{first['train_images']} images of {found['data']['train']} to train on, "
-        f"{first['val_images']} of {found['data']['val']} to score, {found['size']} px; with 95 % "
-        "intervals over images, which lean upwards: a draw of images that lacks a rare class is "
-        "scored without it:"
-    )
-    header = ["teacher", "parameters", "mIoU, %", "mAP, %", "grouping AUC", "effective rank"]
-    return f"{setting}\n\n{table(header, rows)}"
-
-
-def bundled(name: str) -> str:
-    """A bundled model beside what takes as many bits, its lengths, and other data."""
-    found = result(f"{name}/bundled")
-    if not found:
-        return "Not measured yet."
-    measured = found["measured"]
-    values, (own, whole) = measured["values"], measured["budgets"]
-    floor = result("mean_image")["sets"][name]
-    lines = [
-        f"{measured['images']:,} held-out images; baselines of as many bits, fitted on "
-        f"{own['fitted_on']:,}. At the lengths it chooses, {own['bits']:.0f} bits a program in the "
-        "mean:",
-        _beside(name, own),
-        f"At all codes, {whole['bits']:.0f} bits:",
-        _beside(name, whole),
-        f"Lengths {values['length_least']:.0f} to {values['length_most']:.0f}, mean "
-        f"{values['length_mean']:.1f}, spread {values['length_spread']:.1f}; correlation with the "
-        f"spatial variance of the field {values['length_detail_correlation']:.2f}. "
-        f"{values['codebook_used']:.0f} % of the codes are in use. The preview has a PSNR of "
-        f"{measured['preview']['psnr']:.1f} dB and an SSIM of {measured['preview']['ssim']:.2f}; "
-        f"the mean image, one for all, has {floor['psnr']:.1f} dB and {floor['ssim']:.2f}.",
-    ]
-    for where, part in found["also"].items():
-        budget = part["budgets"][0]
-        lines += [
-            f"On {part['images']:,} images of `{where}`, which it never saw, at the lengths it "
-            f"chooses, {budget['bits']:.0f} bits in the mean; baselines as above:",
-            _beside(name, budget),
-        ]
-    parts = {"held-out scenes": measured, **{f"`{k}`": part for k, part in found["also"].items()}}
-    if follows := [
-        [
-            where,
-            *(_interval(part["complexity"][kind]) for kind in ("pearson", "spearman")),
-            f"{part['complexity']['percentiles']['ratio']:.2f}",
-        ]
-        for where, part in parts.items()
-        if "complexity" in part
-    ]:
-        header = ["", "Pearson r", "Spearman r", "95 % at ten over 5 % at three"]
-        lines += [
-            "Length against the number of objects, with 95 % intervals:",
-            table(header, follows),
-        ]
-    return "\n\n".join(lines)
-
-
-def _beside(name: str, budget: dict[str, Any]) -> str:
-    """Model and baselines at one budget of bits."""
-    parts = {f"`{name}`": budget["model"], **budget["baselines"]}
-    rows = [[each, *(f"{part[score]:.3f}" for score in HEADLINE)] for each, part in parts.items()]
-    margin = [f"{budget['margin'][score]:+.3f}" for score in HEADLINE]
-    return table(["", *HEADLINE], [*rows, ["margin over the best", *margin]])
-
-
-def _interval(found: dict[str, float]) -> str:
-    return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
-
-
-def measures() -> str:
-    """Every figure of evaluation, by name."""
-    rows = [
-        [f"`{name}`", measure.unit, measure.better, measure.definition]
-        for name, measure in METRICS.items()
-    ]
-    return table(["figure", "unit", "better", "definition"], rows)
-
-
-def evaluation_speed() -> str:
-    """How long all suites take together."""
-    found = [run for run in map(result, ("eval_cuda", "eval_cpu")) if run]
-    if not found:
-        return "Measured by `benchmarks/eval.py`; not yet run."
-    suites = list(found[0]["seconds"])
-    header = [found[0]["setting"], *(_where(run) for run in found)]
-    rows = [[name, *(f"{run['seconds'].get(name, 0):.0f} s" for run in found)] for name in suites]
-    return table(header, rows)
-
-
-def _where(run: dict[str, Any]) -> str:
-    cores = f", {run['machine']['cores']} cores" if run["machine"]["device"] == "CPU" else ""
-    return f"`{run['model']}` on {run['machine']['device']}{cores}"
-
-
-def results() -> str:
-    """The report of all runs that are kept."""
-    runs = sorted(path for path in (RESULTS / "evaluation").glob("*") if path.is_dir())
+    header = ["teacher", "parameters", "mIoU, %", "mAP, %", "grouping AUC"]
     return (
-        to_markdown(list(report_blocks(read_runs(runs))), DOCS).strip() if runs else "No runs yet."
+        f"Probes trained on {first['train_images']} images of {found['data']['train']}, scored on "
+        f"{first['val_images']} of {found['data']['val']}, {found['size']} px, with 95 % "
+        f"intervals:\n\n{table(header, rows)}"
     )
 
 
 def inspector() -> str:
-    """The inspector under load, and what one visitor waits for."""
+    """The inspector under load."""
     found = result("inspector")
-    if not found:
-        return ""
-    memory = found["memory_mib"]
-    told = (
+    felt, memory = found["visitor"], found["memory_mib"]
+    return (
         f"{found['clients']} clients for {found['seconds']:.0f} s on {found['machine']['cores']} "
-        f"CPU cores, which they share with the server (model `{found['model']}`): "
-        f"{found['requests_per_s']:.0f} requests/s, {found['errors']} errors; half of the answers "
-        f"within {found['p50_ms']:,.0f} ms, 99% within {found['p99_ms']:,.0f} ms; memory "
-        f"{memory['after_10_s']:,.0f} MiB after 10 s, {memory['at_the_end']:,.0f} MiB at the end."
-    )
-    if felt := found["visitor"]:
-        drop, drag = felt["drop_to_program_ms"], felt["drag_ms"]
-        told += (
-            f" One visitor alone (model `{felt['model']}`, in Chromium): {drop['p50']:,.0f} ms, at "
-            f"most {drop['most']:,.0f} ms, from dropping a photograph of {felt['photograph']} to "
-            f"its program and preview; {drag['p50']:,.0f} ms, at most {drag['most']:,.0f} ms, from "
-            "moving the length to the new R² and preview."
-        )
-    return told
-
-
-def study(name: str) -> str:
-    """The tables of a study, under the data and the model they are of, and its figures."""
-    found = result(f"structure/{name}")
-    parts = [f"{found['images']} images of `{found['data']}`, model `{found['model']}`."]
-    for each in found["tables"]:
-        rows = [[cell(value) for value in row] for row in each["rows"]]
-        parts.append(f"**{each['title']}**\n\n{table(each['header'], rows)}")
-    for figure in found.get("figures", []):
-        path = f"images/structure/{name}-{figure}.png"
-        if (DOCS / path).is_file():
-            parts.append(f"![{name}, {figure}]({path})")
-    return "\n\n".join(parts)
-
-
-def study_options() -> str:
-    """Every option of every study, with its default, from the docstrings."""
-    rows = []
-    for name in STUDIES:
-        kind = find_analysis(name).options
-        texts: dict[str, str] = {}
-        for base in reversed(kind.__mro__[:-1]):  # options may be inherited
-            found = re.findall(r"^ {4}(\w+)  +(\S.*(?:\n {6,}\S.*)*)", base.__doc__, re.M)
-            texts |= dict(found)
-        for option in fields(kind):
-            text = re.sub(r"\s+", " ", texts.get(option.name, "")).replace("<", "&lt;")
-            shown = f"`--{option.name.replace('_', '-')}`"
-            rows.append([name, shown, f"`{option.default!r}`", text])
-    return table(["study", "option", "default", ""], rows)
-
-
-def erasure_cost() -> str:
-    """What all erasures of an image cost."""
-    lines = []
-    for kind in ("erasure_cpu", "erasure_cuda"):
-        for row in result(kind).get("rows", []):
-            found = result(kind)
-            images = f"{row['images']} image{'s' if row['images'] > 1 else ''}"
-            lines.append(
-                f"All {found['length']} erasures of {images} take {row['ratio']:.2f} times as long "
-                f"as interpreting that many programs in a batch (`{found['setting']}`, "
-                f"{found['machine']['device']}, side by side in one run)."
-            )
-    return "\n".join(lines)
-
-
-def cell(value: str | float | list[Any] | None) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        return ", ".join(map(cell, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def fast_preset() -> str:
-    """The trials behind `strop-s-fast`, by their last validation."""
-    found = result("fast_preset")["rows"]
-    rows = [
-        [
-            last["name"],
-            f"{last['step']:,}",
-            f"{last['r2_centred']:.3f}",
-            f"{last['r2_centred@64']:.3f}",
-            f"{last['cosine']:.3f}",
-            f"{last['length_mean']:.1f} ± {last['length_spread']:.1f}",
-            f"{last['length_detail_correlation']:.2f}",
-            f"{last['codes_used']:.0%}",
-        ]
-        for last in found
-    ]
-    header = ["", "steps", "r2_centred", "at forced 64", "cosine", "length", "with variance"]
-    floor = f"{found[0]['r2_centred_mean_field']:.2f} and {found[0]['cosine_mean_field']:.2f}"
-    return (
-        table([*header, "codes"], rows)
-        + f"\n\nThe constant mean field has r2_centred and cosine {floor}. `with variance` is the "
-        "correlation of length and spatial variance of the teacher's field."
+        f"CPU cores: {found['requests_per_s']:.0f} requests/s, {found['errors']} errors, median "
+        f"{found['p50_ms']:,.0f} ms, 99th percentile {found['p99_ms']:,.0f} ms, "
+        f"{memory['at_the_end']:,.0f} MiB of memory. One user: "
+        f"{felt['drop_to_program_ms']['p50']:,.0f} ms from dropping a photograph to its program, "
+        f"{felt['drag_ms']['p50']:,.0f} ms for a change of length."
     )
 
 
-def training_speed() -> str:
-    """Whole steps on a named GPU."""
-    found = result("train_throughput")
-    rows = [
-        [
-            row["setting"],
-            row["preset"],
-            str(row["batch"]),
-            "1" if row["phase"] == 1 else "2 to 4",
-            f"{row['images_per_second']:,.0f}",
-            f"{row['steps_per_second']:.1f}",
-            f"{row['tflops']:.0f}",
-            f"{row['share_of_ceiling']:.0%}",
-        ]
-        for row in found["rows"]
-    ]
-    header = [
-        "",
-        "preset",
-        "batch",
-        "phase",
-        "img/s",
-        "steps/s",
-        "TFLOP/s",
-        "of a matrix product's",
-    ]
+def rendering() -> str:
+    """Rendering speed on a named GPU."""
+    gpu = result("render_cuda")
     return (
-        f"Whole steps, optimizer and codebook included, on one {found['machine']['device']} "
-        "(bf16, DINOv3-S's shape; fields cached on the GPU, or the teacher online):\n\n"
-        + table(header, rows)
+        f"{gpu['images_per_s']:,.0f} images of {gpu['size']} px per second on one "
+        f"{gpu['machine']['device']}, {gpu['images_per_s_with_sampling']:,.0f} including the "
+        "sampling of scenes."
+    )
+
+
+def render_match() -> str:
+    """How close the renderer is to Blender."""
+    found = result("render_match")
+    fitted, unjittered = found["lights_fitted"], found["lights_unjittered"]
+    height, width = found["size"]
+    return (
+        f"On {found['scenes']} Blender scenes of {width} x {height} px, rendered again from their "
+        f"JSON: PSNR {fitted['psnr_mean']:.1f} dB with fitted lights, "
+        f"{unjittered['psnr_mean']:.1f} dB with lights at their default positions, "
+        f"{found['mean_image']['psnr_mean']:.1f} dB for the mean image. Mean IoU of instance "
+        f"masks: {found['mask_iou']:.3f}."
     )
 
 
 def attention() -> str:
-    """The masked attention calls, PyTorch's kernels beside our own."""
+    """Masked attention: PyTorch's kernels and strop's."""
     found = result("attention")
     rows = [
         [
@@ -435,32 +260,52 @@ def attention() -> str:
     return f"On one {found['machine']['device']}:\n\n{table(header, rows)}"
 
 
-def status() -> str:
-    """The page of capabilities, each with its command, test, evidence and mark."""
-    listed = tomllib.loads((DOCS / "status.toml").read_text(encoding="utf-8"))["capability"]
+def findings(path: str, page: Path) -> str:
+    """The tables of a study under its data and model, and its figures."""
+    found = result(path)
+    parts = [f"{found['images']} images of `{found['data']}`, model `{found['model']}`."]
+    for each in found["tables"]:
+        rows = [[cell(value) for value in row] for row in each["rows"]]
+        parts.append(f"**{each['title']}**\n\n{table(each['header'], rows)}")
+    for figure in found.get("figures", []):
+        picture = REPORT / "images" / "studies" / f"{Path(path).name}-{figure}.png"
+        if picture.is_file():
+            parts.append(to_markdown([Picture(picture, figure)], page.parent).strip())
+    return "\n\n".join(parts)
+
+
+def summary() -> str:
+    """The main scores of the bundled models on every dataset that was evaluated."""
     rows = []
-    for entry in listed:
-        test, evidence = entry["test"], entry.get("evidence", "")
-        for path in filter(None, (test, evidence)):
-            if not (ROOT / path.split("::")[0]).exists():
-                raise FileNotFoundError(f"status.toml names {path}, which does not exist")
-        shown = f"[{Path(evidence).name}](../{evidence})" if evidence else ""
+    for path in sorted((RESULTS / "evaluation").glob("*/*/alignment.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        probe = json.loads((path.parent / "segmentation.json").read_text(encoding="utf-8"))
+        miou = {k: each["values"]["miou"] for k, each in probe["representations"].items()}
+        values = found["values"]
         rows.append(
-            [entry["name"], f"`{entry['command']}`", f"`{test}`", shown, MARKS[entry["mark"]]]
+            [
+                f"`{found['model']['name']}`",
+                f"`{found['data']}`",
+                f"{values['bits_fixed_rate']:.0f}",
+                f"{values['r2_centred']:.3f}",
+                f"{values['r2_centred_mean_field']:.3f}",
+                f"{values['margin_r2_centred']:+.3f}",
+                *(f"{miou[name]:.1f}" for name in ("teacher", "latent", "program-sequence")),
+            ]
         )
-    header = ["capability", "command", "test", "evidence", "how far it was taken"]
-    return (
-        "# Status\n\nGenerated from `docs/status.toml` by `docs/make.py`. *Run on real data* means "
-        "real photographs, masks, depth or Blender's CLEVR; *a bundled model, rendered scenes* "
-        "means trained weights on images that strop renders; *real architecture, random weights* "
-        "means that the code path is the real one but no pretrained weights were at hand; "
-        "*fixture only* means small files that the test makes.\n\n" + table(header, rows) + "\n"
-    )
+    header = ["model", "data", "bits", "R² centred", "mean field", "over best baseline"]
+    return table([*header, "mIoU teacher", "features", "tokens in order"], rows)
 
 
-def clevr(name: str, study: str = "full", picture: str = "") -> str:
-    """Tables of the CLEVR study, as `research/clevr/report.py --summary` left them."""
-    blocks: list[Text | Points | Table | Picture] = []
+def evaluation(page: Path) -> str:
+    """The report of all runs that are kept."""
+    runs = sorted(path for path in (RESULTS / "evaluation").glob("*") if path.is_dir())
+    return to_markdown(list(report_blocks(read_runs(runs))), page.parent).strip()
+
+
+def clevr(study: str, name: str, page: Path) -> str:
+    """Tables of the CLEVR study, as `research/clevr/report.py --summary` stored them."""
+    blocks: list[Text | Points | Table] = []
     for each in result("clevr")[study][name]:
         if "text" in each:
             blocks.append(Text(each["text"]))
@@ -468,126 +313,84 @@ def clevr(name: str, study: str = "full", picture: str = "") -> str:
             blocks.append(Points(each["points"]))
         else:
             blocks.append(Table("", each["header"], each["rows"]))
-    path = DOCS / "images" / "clevr" / f"{picture}.png"
-    if picture and path.is_file():
-        blocks.append(Picture(path, CAPTIONS[picture.removeprefix("small-")]))
-    return to_markdown(blocks, DOCS).strip()
-
-
-def clevr_mean_image() -> str:
-    """The SSIM of the mean image, a floor for that of previews."""
-    found = result("mean_image")["sets"]
-    scores = [f"{found[kind]['ssim']:.3f} on {label}" for kind, label in CLEVR_DATA.items()]
-    return f"The mean image, one for all, has SSIM {', '.join(scores)}."
+    return to_markdown(blocks, page.parent).strip()
 
 
 def clevr_follow() -> str:
-    """What chosen lengths follow, and what fields follow without a model."""
+    """Correlation of lengths, and of statistics of features, with the contents of scenes."""
     found = result("what_lengths_follow")
-    header = ["", "objects", "covered", "outlines"]
 
     def line(name: str, each: dict[str, Any]) -> list[str]:
-        values = [[f"{each[key][bound]:.3f}" for bound in each[key]] for key in header[1:]]
-        return [name, *(f"{value} [{low}, {high}]" for value, low, high in values)]
+        return [
+            name,
+            *("{} [{}, {}]".format(*(f"{v:.3f}" for v in each[k].values())) for k in keys),
+        ]
 
-    rows = [line(f"`{name}`", each) for name, each in found["rows"].items()]
-    images = next(iter(found["rows"].values()))["images"]
-    fields = [
-        line(f"`{teacher}`: {FIELD_STATISTICS[name]}", each)
-        for teacher, statistics in found["fields"].items()
-        for name, each in statistics.items()
-    ]
-    truth = [
-        line("the number of objects", found["objects"]),
-        line("outlines² / cover", found["isoperimetric"]),
-    ]
-    blocks = [
-        Text(
-            f"Pearson r, with 95 % intervals, of the lengths of {images} held-out scenes with the "
-            "number of objects, the share of the image that they cover, and the length of their "
-            "outlines:"
-        ),
-        Table("", header, rows),
-        Text(f"The same of {found['images']:,} scenes, without a model:"),
-        Table("", header, [*truth, *fields]),
-    ]
-    return to_markdown(blocks, DOCS).strip()
-
-
-def speed() -> str:
-    """The README's section."""
-    return "\n\n".join(filter(None, [encode(), rendering()]))
+    keys = ["objects", "covered", "outlines"]
+    rows = [line(f"lengths of `{name}`", each) for name, each in found["rows"].items()]
+    for teacher, statistics in found["fields"].items():
+        rows += [line(f"{name} of `{teacher}`", each) for name, each in statistics.items()]
+    return table(["Pearson r with 95 % intervals", *keys], rows)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "agreement": agreement,
-    "fast_preset": fast_preset,
-    "training_speed": training_speed,
-    "attention": attention,
     "loading": loading,
+    "training_speed": training_speed,
+    "photos": partial(bundled, "photos", brief=True),
+    "scenes": partial(bundled, "scenes", brief=True),
+    "photos_in_full": partial(bundled, "photos", brief=False),
+    "scenes_in_full": partial(bundled, "scenes", brief=False),
+    "teachers": teachers,
+    "summary": summary,
     "inspector": inspector,
-    "rendering_cost": rendering_cost,
-    "probe_protocols": probe_protocols,
-    "measures": measures,
-    "evaluation_speed": evaluation_speed,
-    "results": results,
-    "teacher_quality": teacher_quality,
-    "photos": partial(bundled, "photos"),
-    "scenes": partial(bundled, "scenes"),
-    "study_options": study_options,
-    "erasure_cost": erasure_cost,
-    "clevr_settings": partial(clevr, "settings"),
-    "clevr_tables": partial(clevr, "paper"),
-    "clevr_mean_image": clevr_mean_image,
-    "clevr_cost": partial(clevr, "cost"),
-    "clevr_lengths": partial(clevr, "lengths", picture="lengths"),
+    "rendering": rendering,
+    "render_match": render_match,
+    "attention": attention,
     "clevr_follow": clevr_follow,
-    "clevr_changes": partial(clevr, "changes"),
-    "clevr_trials": partial(clevr, "trials", picture="rate"),
-    "clevr_small_settings": partial(clevr, "settings", study="small"),
-    "clevr_small_changes": partial(clevr, "changes", study="small"),
-    "clevr_small": partial(clevr, "seeds", study="small"),
-    "clevr_small_trials": partial(clevr, "trials", study="small", picture="small-rate"),
-    "clevr_small_lengths": partial(clevr, "lengths", study="small", picture="small-lengths"),
-    **{
-        f"study:{path.stem}": partial(study, path.stem)
-        for path in sorted((RESULTS / "structure").glob("*.json"))
-    },
 }
 
 
-def filled(text: str) -> str:
-    """`text` with every known block made anew."""
+def block(name: str, page: Path) -> str | None:
+    """The text of a block; None if there is no such block."""
+    kind, _, rest = name.partition(":")
+    if name in BLOCKS:
+        return BLOCKS[name]()
+    if kind == "findings":
+        return findings(rest, page)
+    if kind == "clevr":
+        study, _, part = rest.partition(":")
+        return clevr(study, part, page)
+    return evaluation(page) if name == "evaluation" else None
 
-    def block(match: re.Match[str]) -> str:
+
+def filled(text: str, page: Path) -> str:
+    """`text` with every known block generated again."""
+
+    def fill(match: re.Match[str]) -> str:
+        made = block(match["name"], page)
         name = match["name"]
-        if name not in BLOCKS:
-            return match[0]
-        return f"<!-- begin: {name} -->\n{BLOCKS[name]()}\n<!-- end: {name} -->"
+        return match[0] if made is None else f"<!-- begin: {name} -->\n{made}\n<!-- end: {name} -->"
 
     pattern = r"<!-- begin: (?P<name>\S+) -->.*?<!-- end: (?P=name) -->"
-    return re.sub(pattern, block, text, flags=re.DOTALL)
+    return re.sub(pattern, fill, text, flags=re.DOTALL)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--check", action="store_true", help="fail if a page is stale")
     check = parser.parse_args().check
-    pages = {page: filled(page.read_text(encoding="utf-8")) for page in sorted(DOCS.glob("*.md"))}
-    readme = ROOT / "README.md"
-    pages[readme] = filled(readme.read_text(encoding="utf-8"))
-    pages[DOCS / "status.md"] = status()
-    stale = [
-        page
-        for page, text in pages.items()
-        if not page.is_file() or page.read_text(encoding="utf-8") != text
-    ]
-    for page in stale:
-        print(f"{'stale' if check else 'wrote'} {page.relative_to(ROOT)}")
-        if not check:
-            write_text(page, pages[page])
-    return int(check and bool(stale))
+    stale = 0
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = filled(before, page)
+        if after != before:
+            stale += 1
+            print(f"{'stale' if check else 'wrote'} {page.relative_to(ROOT)}")
+            if not check:
+                write_text(page, after)
+    return int(check and stale > 0)
 
 
 if __name__ == "__main__":

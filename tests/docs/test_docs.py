@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import sklearn.datasets
+import yaml
 
+from strop.cli import COMMANDS
 from strop.data import ScenesDataset
 from strop.images import save_image
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCS = ROOT / "docs"
+SITE = sorted(DOCS.glob("*.md"))
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
+    *SITE,
+    *sorted((ROOT / "research").rglob("*.md")),
+]
+sys.path.append(str(DOCS))
+import hooks  # noqa: E402  docs/hooks.py
+
+WITH_CODE = [ROOT / "README.md", *SITE]
+MOST_PAGES, MOST_WORDS = 12, 14_000
 
 
 def python_of(page: Path) -> str:
@@ -23,44 +39,101 @@ def python_of(page: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def after_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make demo` leaves behind, as far as the README uses it."""
-    folder = tmp_path_factory.mktemp("after-the-demo")
+def working_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what `make demo` writes and a photograph, as far as the pages use them."""
+    folder = tmp_path_factory.mktemp("docs")
     for number, image in enumerate(ScenesDataset(2, size=128).images(range(2))):
         save_image(folder / "demo" / f"scenes-{number}.png", image)
+    samples = Path(sklearn.datasets.__file__).parent / "images"
+    for number, name in enumerate(("china.jpg", "flower.jpg")):
+        for copy in (f"photos/{name}", f"demo/photos-{number}.png", "photo.jpg"):
+            (folder / copy).parent.mkdir(exist_ok=True)
+            shutil.copy(samples / name, folder / copy)
     return folder
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if python_of(p)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [p for p in WITH_CODE if python_of(p)], ids=lambda p: p.name)
 def test_python_in_the_docs_runs(
-    page: Path, after_the_demo: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, working_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = after_the_demo / f"{page.stem}.py"
+    script = working_folder / f"{page.stem}.py"
     script.write_text(python_of(page), encoding="utf-8")
-    monkeypatch.chdir(after_the_demo)
+    monkeypatch.chdir(working_folder)
     runpy.run_path(str(script), run_name="__main__")
 
 
 def test_generated_parts_are_up_to_date() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "make.py", "--check"], capture_output=True, text=True
+        [sys.executable, DOCS / "make.py", "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text(encoding="utf-8"))
-    missing = [target for target in targets if not (page.parent / target).exists()]
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?://)([^)\s]+)\)", text)
+    missing = []
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            missing.append(target)
     assert not missing
 
 
-def test_every_command_in_the_docs_exists() -> None:
-    from strop.cli import COMMANDS
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
-    used = {
-        word
-        for page in PAGES
-        for word in re.findall(r"^strop ([a-z][a-z-]+)", page.read_text(encoding="utf-8"), re.M)
+
+def shell_lines(page: Path) -> list[list[str]]:
+    blocks = re.findall(
+        r"^```(?:sh|bash)\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M
+    )
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if re.search(r"\bstrop [a-z]", line)]
+
+
+def test_commands_and_options_in_the_docs_exist() -> None:
+    known = {
+        path: {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        for path, command in hooks.commands()
     }
-    assert used <= set(COMMANDS)
+    of_studies = set(re.findall(r"`(--[\w-]+)`", hooks.study_options()))
+    lines = [line for page in PAGES for line in shell_lines(page)]
+    assert len(lines) > 40
+    for line in lines:
+        words = line[line.index("strop") :]
+        path = " ".join(words[:3]) if " ".join(words[:3]) in known else " ".join(words[:2])
+        assert path in known, line
+        options = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        allowed = known[path] | {"-h", "--help"}
+        assert options <= allowed | (of_studies if path == "strop study" else set()), line
+
+
+def test_the_site_is_short() -> None:
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in SITE}
+    assert len(SITE) <= MOST_PAGES
+    assert sum(words.values()) <= MOST_WORDS, words
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = [path for entry in yaml.safe_load(text)["nav"] for path in entry.values()]
+    assert sorted(listed) == [page.name for page in SITE]
+
+
+def test_the_reference_lists_every_command() -> None:
+    page = hooks.on_page_markdown(
+        "<!-- cli -->\n<!-- studies -->\n<!-- metrics -->\n[x](../LICENSE) [y](tour.ipynb)",
+        page=None,
+        config={"repo_url": "https://host/strop"},
+    )
+    assert all(re.search(rf"^### strop {name}\b", page, re.M) for name in COMMANDS)
+    assert "| `--output, -o` |" in page
+    assert "| erasure | `--draws` |" in page
+    assert "| `r2_centred` |" in page
+    assert "(https://host/strop/blob/main/LICENSE)" in page
+    assert "(https://host/strop/blob/main/docs/tour.ipynb)" in page
+    assert "<!--" not in page

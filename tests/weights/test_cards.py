@@ -114,7 +114,7 @@ def test_the_teachers_metrics_are_the_measured_ones() -> None:
     assert tiny["miou"] > first["miou"]
     assert tiny["map"] > first["map"]
     assert tiny["grouping_auc"] > first["grouping_auc"] - 0.03
-    # As docs/models.md says: all of the lead in mIoU is one class.
+    # As the report says: all of the lead in mIoU is one class.
     ours, theirs = (
         [iou for iou in row["segmentation"]["iou"][:-1] if iou is not None] for row in (tiny, first)
     )

@@ -34,19 +34,24 @@ COMMANDS = {
 """Name: module, function or Typer app in it, and the line that `strop --help` shows."""
 
 
+def load_command(name: str) -> Any:
+    """Import the command `name` of `COMMANDS`, as a click command."""
+    module, attribute, _ = COMMANDS[name]
+    command = getattr(import_module(module), attribute)
+    if not isinstance(command, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(command)
+        command = alone
+    return typer.main.get_command(command)
+
+
 class _LazyCommand(TyperCommand):
     """A line of `strop --help`. The module of the command is imported when the command runs."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Import the command and hand over to it."""
         assert self.name is not None
-        module, attribute, _ = COMMANDS[self.name]
-        command = getattr(import_module(module), attribute)
-        if not isinstance(command, typer.Typer):
-            alone = typer.Typer(add_completion=False)
-            alone.command(self.name)(command)
-            command = alone
-        return typer.main.get_command(command).make_context(*args, **options)
+        return load_command(self.name).make_context(*args, **options)
 
 
 class _LazyGroup(TyperGroup):

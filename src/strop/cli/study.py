@@ -28,7 +28,7 @@ from strop.model.checkpoint import load
 HELP = (
     "Study what the codes of a model mean.\n\n"
     + "\n\n".join(f"{name}: {entry.summary}." for name, entry in STUDIES.items())
-    + "\n\nFurther options are the study's own; docs/structure.md lists them."
+    + "\n\nFurther options are the study's own; docs/reference.md lists them."
 )
 app = typer.Typer()
 
