@@ -31,6 +31,8 @@ class Program:
     model          `identity.codes` of the model that wrote the codes, empty if unknown
     erased         (B, K) bool: holes, tokens that were removed while others keep their positions
     names          where each row came from, or empty
+    quality        (B,) float32: the cosine similarity to the teacher's field that each program is
+                   expected to reach, or was measured to reach; None if unknown, as after an edit
 
     `program[0]` is one program without the batch axis, cut to its active codes: codes `(L,)`,
     lengths `()`. Slices, lists and masks give batches.
@@ -42,6 +44,7 @@ class Program:
     model: str = ""
     erased: Tensor = field(default=None)  # type: ignore[assignment]
     names: tuple[str, ...] = ()
+    quality: Tensor | None = None
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
@@ -101,10 +104,11 @@ class Program:
             lengths=self.lengths[picked],
             erased=self.erased[picked][..., :stop],
             names=names,
+            quality=None if self.quality is None else self.quality[picked],
         )
 
     def __eq__(self, other: object) -> bool:
-        """Same active codes, holes, codebook and model. Inactive codes and names do not count."""
+        """Same active codes, holes, codebook and model; not inactive codes, names and quality."""
         if not isinstance(other, Program):
             return NotImplemented
         # On a GPU, each row would need several synchronisations.
@@ -125,6 +129,7 @@ class Program:
             codes=self.codes.to(device),
             lengths=self.lengths.to(device),
             erased=self.erased.to(device),
+            quality=None if self.quality is None else self.quality.to(device),
             check=False,
         )
 
@@ -137,6 +142,7 @@ class Program:
             codes=self.codes[None],
             lengths=self.lengths[None],
             erased=self.erased[None],
+            quality=None if self.quality is None else self.quality[None],
             check=False,
         )
 
@@ -162,12 +168,14 @@ class Program:
                         else "Join programs that one model wrote.",
                     )
         named = all(part.names for part in parts)
+        qualities = [part.quality for part in parts if part.quality is not None]
         return replace(
             first,
             codes=torch.cat([part.codes for part in parts]),
             lengths=torch.cat([part.lengths for part in parts]),
             erased=torch.cat([part.erased for part in parts]),
             names=tuple(name for part in parts for name in part.names) if named else (),
+            quality=torch.cat(qualities) if len(qualities) == len(parts) else None,
             check=False,
         )
 
@@ -270,6 +278,7 @@ class Program:
                 "codes": integers,
                 "rest": integers,
                 "erased": integers,
+                **({} if self.quality is None else {"quality": pa.float32()}),
             }
         ).with_metadata(
             {"strop": json.dumps({"format": format_tag("program", FORMAT), **self._header()})}
@@ -329,7 +338,7 @@ class Program:
         return torch.arange(self.capacity, device=self.codes.device) < self.lengths[..., None]
 
     def _edited(self, **changes: Any) -> Program:
-        edited = replace(self, **changes, check=False)
+        edited = replace(self, **changes, quality=None, check=False)
         if not bool(edited.active.any(dim=-1).all()):
             raise ProgramError(
                 "This would remove the last token of a program.",
@@ -399,6 +408,13 @@ class Program:
             raise ProgramError(
                 f"The codebook size is {self.codebook_size!r}.", "Give a positive whole number."
             )
+        if self.quality is not None and (
+            self.quality.shape != self.lengths.shape or self.quality.dtype != torch.float32
+        ):
+            raise ProgramError(
+                f"quality is {self.quality.dtype} of shape {tuple(self.quality.shape)}.",
+                "Give a float32 number per program, or none.",
+            )
         check_range(self.lengths, 1, self.capacity, "length")
         check_range(self.codes, 0, self.codebook_size - 1, "code")
         if not bool(self.active.any(dim=-1).all()):
@@ -420,6 +436,7 @@ class Program:
                 "codes": codes[:length],
                 "rest": codes[length:],
                 "erased": batch.erased[row].nonzero().flatten().tolist(),
+                **({} if batch.quality is None else {"quality": batch.quality[row].item()}),
             }
 
 
@@ -495,6 +512,7 @@ def _from_rows(header: dict[str, Any], rows: Iterable[dict[str, Any]], path: Pat
                 raise FormatError(f"Row {number} of {path} has a hole outside it.", _DAMAGED)
             erased[number, holes] = True
         names = [row.get("name") for row in rows]
+        quality = [row.get("quality") for row in rows]  # older files have none
         return Program(
             codes=torch.tensor(codes),
             lengths=torch.tensor(lengths),
@@ -502,6 +520,7 @@ def _from_rows(header: dict[str, Any], rows: Iterable[dict[str, Any]], path: Pat
             model=str(header["model"]),
             erased=erased,
             names=tuple(map(str, names)) if all(name is not None for name in names) else (),
+            quality=None if None in quality else torch.tensor(quality, dtype=torch.float32),
         )
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
         raise FormatError(f"{path} does not hold programs ({error!r}).", _DAMAGED) from error

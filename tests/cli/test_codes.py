@@ -74,7 +74,7 @@ def test_rates(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
     for option, check in {
         ("--length", "max"): lambda lengths: (lengths == 16).all(),
         ("--mean-length", "7"): lambda lengths: lengths.sum() == 21,
-        ("--tolerance", "5"): lambda lengths: (lengths == 1).all(),
+        ("--length", "search", "--tolerance", "5"): lambda lengths: (lengths == 1).all(),
     }.items():
         assert run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl", *option)[0] == 0
         assert check(Program.load(tmp_path / "a.jsonl").lengths)

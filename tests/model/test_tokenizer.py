@@ -351,7 +351,7 @@ def test_a_tolerance_gives_the_shortest_length_that_is_good_enough(tokenizer, im
     )
     before = None
     for tolerance in (0.0, 0.02, 0.1, 2.0):
-        lengths = tokenizer.encode(images, tolerance=tolerance).lengths
+        lengths = tokenizer.encode(images, length="search", tolerance=tolerance).lengths
         for row, length in enumerate(lengths.tolist()):
             allowed = errors[row].min() + tolerance
             assert errors[row, length - 1] <= allowed + 1e-5
@@ -379,10 +379,20 @@ def test_a_tolerance_gives_the_shortest_length_that_is_good_enough(tokenizer, im
         ({"length": "long"}, r"length is 'long'.*\"max\""),
         ({"mean_length": 0.5}, r"mean length of 0.5 is outside \[1, 12\]. Give"),
         ({"mean_length": 13}, r"mean length of 13 is outside \[1, 12\]"),
-        ({"tolerance": -0.1}, r"tolerance of -0.1.*Give"),
-        ({"tolerance": float("nan")}, r"tolerance of nan.*Give"),
+        ({"length": "search", "tolerance": -0.1}, r"tolerance of -0.1.*Give"),
+        ({"length": "search", "tolerance": float("nan")}, r"tolerance of nan.*Give"),
+        ({"tolerance": 0.1}, r"tolerance of 0.1 was given without a search.*length=\"search\""),
+        ({"quality": 0}, r"quality of 0 is outside \(0, 1\). Give a cosine similarity"),
+        ({"quality": 1.0}, r"quality of 1.0 is outside"),
+        ({"quality": float("nan")}, r"quality of nan is outside"),
+        ({"quality": 0.9, "confidence": 0.2}, r"confidence of 0.2 is outside \[0.5, 0.99\]"),
+        ({"quality": 0.9, "length": 3}, r"length and quality were given together"),
+        ({"quality": 0.9, "mean_length": 3}, r"quality and mean_length were given together"),
+        ({"verify": True, "length": 3}, r"verify was given together with length. Give verify"),
+        ({"confidence": 0.8, "mean_length": 3}, r"confidence was given together with mean_length"),
+        ({"verify": True, "confidence": 0.8}, r"verify and confidence.*Leave confidence out"),
         ({"length": 3, "mean_length": 4}, r"given together. Give at most one"),
-        ({"length": 3, "tolerance": 0.1}, r"given together"),
+        ({"length": 3, "tolerance": 0.1}, r"without a search"),
     ],
 )
 def test_lengths_that_make_no_sense_are_refused(tokenizer, images, settings, message):
@@ -391,7 +401,7 @@ def test_lengths_that_make_no_sense_are_refused(tokenizer, images, settings, mes
 
 
 def test_nonsense_is_refused_before_the_work(tokenizer):
-    for settings in ({"length": K + 1}, {"mean_length": 0}, {"tolerance": -1}):
+    for settings in ({"length": K + 1}, {"mean_length": 0}, {"quality": 1}):
         with pytest.raises(ProgramError):
             tokenizer.encode("an image that is never opened.png", **settings)
 

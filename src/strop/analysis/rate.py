@@ -26,7 +26,8 @@ from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.subject import Subject
 from strop.figures import MUTED, new_figure, plain_axes
-from strop.model.rate import shortest_within
+from strop.model.length_rule import TOLERANCE
+from strop.model.rate import hull_savings, shortest_within
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.statistics import bootstrap, pearson, spearman
@@ -34,7 +35,6 @@ from strop.statistics import bootstrap, pearson, spearman
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TOLERANCE = 0.01
 MOST_IMAGES = 256
 TIMED_IMAGES = 4
 
@@ -139,7 +139,7 @@ def best_residual(residual: Array, mean_lengths: ArrayLike) -> Array:
     lower convex hull, which no mixture of lengths can beat. Then each further token goes to the
     image where it saves the most.
     """
-    savings = np.concatenate([_hull_savings(row) for row in residual])
+    savings = hull_savings(torch.from_numpy(residual)).flatten().numpy()
     most_first = np.sort(savings[savings > 0])[::-1]
     saved = np.concatenate([[0.0], most_first.cumsum()])
     tokens = (np.asarray(mean_lengths, np.float64) - 1) * len(residual)
@@ -182,18 +182,6 @@ def search_residual(residual: Array, errors: Array, mean: float) -> float:
     return float(np.interp(mean, [short, long], [much, little]))
 
 
-def _hull_savings(errors: Array) -> Array:
-    """(K - 1,) the savings of each further token along the lower convex hull of errors (K,)."""
-    slopes: list[tuple[float, int]] = []
-    for saving in -np.diff(errors):
-        total, count = float(saving), 1
-        while slopes and slopes[-1][0] / slopes[-1][1] < total / count:
-            more, tokens = slopes.pop()
-            total, count = total + more, count + tokens
-        slopes.append((total, count))
-    return np.concatenate([np.full(count, total / count) for total, count in slopes or [(0.0, 0)]])
-
-
 def search_cost(tokenizer: Tokenizer, images: Tensor) -> float:
     """The time to encode uint8 images (b, 3, H, H) by search, divided by that of one pass."""
 
@@ -203,7 +191,7 @@ def search_cost(tokenizer: Tokenizer, images: Tensor) -> float:
         encode().lengths.cpu()  # waits for the device
         return time.perf_counter() - began
 
-    searching = seconds(lambda: tokenizer.encode(images, tolerance=TOLERANCE))
+    searching = seconds(lambda: tokenizer.encode(images, length="search"))
     return searching / seconds(lambda: tokenizer.encode(images))
 
 

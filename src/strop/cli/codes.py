@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,10 +29,10 @@ from strop.cli.console import (
     progress_bars,
     say,
 )
-from strop.errors import FormatError, ImageError, ProgramError
+from strop.errors import FormatError, ImageError
 from strop.files import atomic_path, format_tag
 from strop.images import read_square, save_image
-from strop.model.rate import check_mean_length, lengths_for_mean
+from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
 from strop.program import SUFFIXES, Program
 from strop.progress import Progress
@@ -48,16 +49,30 @@ def encode(
     ] = None,
     model: Model = None,
     length: Annotated[
-        str | None, typer.Option(help='Use this length for all images, or "max" for all K codes.')
+        str | None,
+        typer.Option(
+            help='Use this length for all images, "max" for all K codes, or "search" for the '
+            "shortest that is almost as good as any. A search is slow."
+        ),
     ] = None,
+    quality: Annotated[
+        float | None,
+        typer.Option(help="Use the shortest length that reaches this cosine similarity."),
+    ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="The share of images that is to reach the quality; 0.9 by default."),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Measure the quality, so that it is reached for certain."),
+    ] = False,
     mean_length: Annotated[
         float | None, typer.Option(help="Adapt lengths to the images, with this mean.")
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            help="Use the shortest length whose cosine error is this close to the best. Slow."
-        ),
+        typer.Option(help="With a search: cosine error accepted above the least; 0.01 by default."),
     ] = None,
     batch: Batch = 32,
     device: Device = None,
@@ -67,48 +82,42 @@ def encode(
 
     Unreadable images are skipped and listed at the end. The exit status is then 1.
     """
-    if sum(choice is not None for choice in (length, mean_length, tolerance)) > 1:
-        raise ProgramError(
-            "--length, --mean-length and --tolerance were given together.", "Give at most one."
-        )
+    rule = LengthRule(
+        length=parse_length(length),
+        quality=quality,
+        confidence=confidence,
+        verify=verify,
+        mean_length=mean_length,
+        tolerance=tolerance,
+    )
     if output is not None and output.suffix.lower() not in SUFFIXES:
         raise FormatError(
             f"{output.name} is not a file for programs.", f"Name it {' or '.join(SUFFIXES)}."
         )
     if output is not None:
         check_writable(output)
-    forced = parse_length(length)
     paths = find_images(images)
     tokenizer = load_model(model, device)
-    if mean_length is not None:
-        check_mean_length(mean_length, tokenizer.config.max_length)
-    predicted: list[Tensor] = []  # a mean over all images needs the lengths before rounding
-    encoded: list[Program] = []
+    rule.check(tokenizer.config)
+    names: list[str] = []
     broken: dict[str, ImageError] = {}
     with progress_bars() as progress:
-        for start in range(0, len(paths), batch):
-            part = paths[start : start + batch]
-            names, squares = _read(tokenizer, part, broken)
-            if names and mean_length is not None:
-                encoding = tokenizer.analyse(torch.stack(squares), batch=batch)
-                predicted.append(encoding.predicted.cpu())
-                encoded.append(tokenizer.to_program(encoding).named(names).to("cpu"))
-            elif names:
-                made = tokenizer.encode(
-                    torch.stack(squares), length=forced, tolerance=tolerance, batch=batch
-                )
-                encoded.append(made.named(names).to("cpu"))
-            progress("encoding", start + len(part), len(paths))
-    program = Program.cat(encoded) if encoded else None
-    if program is not None and mean_length is not None:
-        lengths = lengths_for_mean(torch.cat(predicted), mean_length, program.capacity)
-        program = program.with_lengths(lengths)
+        squares = _read(tokenizer, paths, batch, names, broken, progress)
+        first = next(squares, None)
+        program = None
+        if first is not None:
+            program = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
+            program = program.named(names).to("cpu")
+    missed = _missed(tokenizer, rule, program)
     if program is not None and output is not None:
         program.save(output)
     if as_json:
-        print_json(_summary(program, output, broken))
+        print_json(_summary(program, output, missed, broken))
     elif program is not None:
         _show(program, output)
+    if missed:
+        verb = "reach" if rule.verify else "are expected to reach"
+        say(f"{len(missed)} of {len(names)} images do not {verb} the quality: {', '.join(missed)}")
     for problem in broken.values():
         complain("skipped", problem)
     if broken:
@@ -176,18 +185,36 @@ def decode(
 
 
 def _read(
-    tokenizer: Tokenizer, paths: list[str], broken: dict[str, ImageError]
-) -> tuple[tuple[str, ...], list[Tensor]]:
-    """Names and squares of the readable images; errors of the others go to `broken`."""
-    names, squares = [], []
-    for path in paths:
-        try:
-            squares.append(read_square(path, tokenizer.config.image_size, tokenizer.config.fit))
-        except ImageError as error:
-            broken[path] = error
-        else:
-            names.append(path)
-    return tuple(names), squares
+    tokenizer: Tokenizer,
+    paths: list[str],
+    batch: int,
+    names: list[str],
+    broken: dict[str, ImageError],
+    progress: Progress,
+) -> Iterator[Tensor]:
+    """Readable images as batches (b, 3, H, H); their names, and errors of the others, are noted."""
+    config = tokenizer.config
+    for start in range(0, len(paths), batch):
+        squares = []
+        for path in paths[start : start + batch]:
+            try:
+                squares.append(read_square(path, config.image_size, config.fit))
+            except ImageError as error:
+                broken[path] = error
+            else:
+                names.append(path)
+        if squares:
+            yield torch.stack(squares).to(tokenizer.device)
+        progress("encoding", min(start + batch, len(paths)), len(paths))
+
+
+def _missed(tokenizer: Tokenizer, rule: LengthRule, program: Program | None) -> list[str]:
+    """Names of the images whose programs do not reach the quality that was asked for."""
+    if program is None or program.quality is None or rule.length is not None or rule.mean_length:
+        return []
+    asked = rule.quality or tokenizer.config.length_head.quality
+    below = (program.quality < asked - 1e-6).tolist()  # what is expected was rounded
+    return [name for name, short in zip(program.names, below, strict=True) if short]
 
 
 def _interpret(
@@ -201,18 +228,28 @@ def _interpret(
 
 
 def _summary(
-    program: Program | None, output: Path | None, broken: dict[str, ImageError]
+    program: Program | None,
+    output: Path | None,
+    missed: list[str],
+    broken: dict[str, ImageError],
 ) -> dict[str, Any]:
     """The output of `encode --json`. Without a program, every image was broken."""
     rows = zip(program.names, program, strict=True) if program else ()
     programs = [
-        {"name": name, "length": len(row), "codes": row.codes.tolist()} for name, row in rows
+        {
+            "name": name,
+            "length": len(row),
+            "codes": row.codes.tolist(),
+            **({} if row.quality is None else {"quality": round(row.quality.item(), 6)}),
+        }
+        for name, row in rows
     ]
     skipped = [{"name": name, "reason": str(error)} for name, error in broken.items()]
     return {
         "images": len(programs),
         "mean_length": round(program.lengths.float().mean().item(), 3) if program else None,
         **({"output": str(output) if program else None} if output else {"programs": programs}),
+        "below_quality": missed,
         "skipped": skipped,
     }
 

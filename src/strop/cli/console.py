@@ -144,15 +144,18 @@ def check_writable(output: Path, *, folder: bool = False) -> None:
         )
 
 
-def parse_length(text: str | None) -> int | Literal["max"] | None:
-    """`--length`: a whole number or "max"."""
+def parse_length(text: str | None) -> int | Literal["max", "search"] | None:
+    """`--length`: a whole number, "max" or "search"."""
     if text is None:
         return None
     if text == "max":
         return "max"
+    if text == "search":
+        return "search"
     if not text.isdecimal() or len(text) > 9:
         raise ProgramError(
-            f"--length is {text[:20]!r}, not a number of codes.", 'Give a whole number, or "max".'
+            f"--length is {text[:20]!r}, not a number of codes.",
+            'Give a whole number, "max", or "search".',
         )
     return int(text)
 

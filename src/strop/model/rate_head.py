@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from strop.errors import ProgramError
+from strop.figures import new_figure, plain_axes
 from strop.model.layers import initialise
 from strop.model.length_head import LengthHeadConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CONFIDENCE = 0.9
 """The share of images that has to reach a quality if none is given."""
@@ -35,11 +40,20 @@ class RateCurve:
     """What the interpreter is expected to reach at lengths 1 to K.
 
     cosine         (B, K) float32: mean cosine similarity to the teacher's field, rising in k
-    squared_error  (B, K) float32: mean squared error in the scaled space, falling in k
+    squared_error  (B, K) float32: mean squared error in the teacher's scale, falling in k
     """
 
     cosine: Tensor
     squared_error: Tensor
+
+    def plot(self) -> Figure:
+        """The cosine similarity of each image over the length of its program."""
+        figure = new_figure()
+        axes = plain_axes(figure, "length", "expected cosine similarity")
+        lengths = range(1, self.cosine.shape[1] + 1)
+        for curve in self.cosine.cpu():
+            axes.plot(lengths, curve.tolist())
+        return figure
 
 
 class RateHead(nn.Module):
@@ -119,14 +133,19 @@ class RateHead(nn.Module):
 
     def _margins(self, confidence: float) -> Tensor:
         """Margins `(len(QUALITIES),)` at one confidence."""
-        low, high = CONFIDENCES[0], CONFIDENCES[-1]
-        if not low <= confidence <= high:
-            raise ProgramError(
-                f"A confidence of {confidence} is outside [{low}, {high}].",
-                f"Give a share of images from {low} to {high}.",
-            )
+        check_confidence(confidence)
         at = torch.tensor([confidence], device=self.margins.device)
         return torch.stack([_interpolated(at, self.confidences, row)[0] for row in self.margins])
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a share of images for which there are no margins."""
+    low, high = CONFIDENCES[0], CONFIDENCES[-1]
+    if not low <= confidence <= high:
+        raise ProgramError(
+            f"A confidence of {confidence} is outside [{low}, {high}].",
+            f"Give a share of images from {low} to {high}.",
+        )
 
 
 def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -20,12 +20,18 @@ from strop.model.generator import Generator
 from strop.model.inputs import names_of, square_batches
 from strop.model.interpreter import Interpreter, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
+from strop.model.length_rule import TOLERANCE, LengthRule, needs_rate_head
 from strop.model.quantizer import Quantizer
-from strop.model.rate import check_mean_length, lengths_for_mean, shortest_within
-from strop.model.rate_head import CONFIDENCE, RateHead
+from strop.model.rate import (
+    allocated_lengths,
+    lengths_for_mean,
+    shortest_within,
+    verified_lengths,
+)
+from strop.model.rate_head import CONFIDENCE, RateCurve, RateHead, check_confidence
 from strop.model.teacher import Teacher, load_teacher
 from strop.model.tokenizer_config import TokenizerConfig
-from strop.program import Program, check_range
+from strop.program import Program
 
 __all__ = ["Encoding", "Precision", "Tokenizer", "TokenizerConfig"]
 
@@ -43,6 +49,7 @@ class Encoding:
     z_q        (B, K, d_c) float32, the code vectors
     predicted  (B,) float32, lengths as predicted: real numbers in (0, K)
     lengths    (B,) int64, rounded and clipped to [1, K]
+    log_error  (B, 2, K) float32, what a rate head predicts at lengths 1 to K; None without one
     """
 
     field: Tensor
@@ -52,6 +59,7 @@ class Encoding:
     z_q: Tensor
     predicted: Tensor
     lengths: Tensor
+    log_error: Tensor | None = None
 
 
 class Tokenizer(nn.Module):
@@ -141,7 +149,10 @@ class Tokenizer(nn.Module):
         self,
         images: ImageLike | Sequence[ImageLike],
         *,
-        length: int | Tensor | Literal["max"] | None = None,
+        length: int | Tensor | Literal["max", "search"] | None = None,
+        quality: float | None = None,
+        confidence: float | None = None,
+        verify: bool = False,
         mean_length: float | None = None,
         tolerance: float | None = None,
         batch: int = 32,
@@ -150,53 +161,99 @@ class Tokenizer(nn.Module):
 
         images       a path, bytes, PIL image, array or tensor; or a sequence of these; or a batch
                      `(B, 3, H, W)`, uint8 or float in [0, 1]
-        length       force one length, or one per image, or "max" for all K
-        mean_length  let the lengths follow the images, but average this over the batch
-        tolerance    search each image's shortest length whose cosine error is at most this much
-                     above its best; costs K interpretations an image
+        length       force one length, or one per image, or "max" for all K; or "search" for each
+                     image's shortest with a cosine error within `tolerance` of its least, which
+                     costs K interpretations an image
+        quality      the shortest length that is expected to reach this cosine similarity to the
+                     teacher's field; by default the one in the model's config
+        confidence   the share of images that is to reach the quality: 0.9 if nothing is said
+        verify       interpret a few prefixes of each program, so that it reaches the quality for
+                     certain, and no longer than it takes; one that does not has length K
+        mean_length  let lengths average this over all images, at the least error: what a rate
+                     head expects. Without one, predicted lengths are moved to that mean
+        tolerance    of a search: 0.01 if nothing is said
         batch        how many images are on the device at a time
+
+        `quality`, `confidence` and `verify` need a model with a rate head. Programs of one image
+        at two qualities have the same codes, and that of the lower quality is never the longer.
+        `Program.quality` is what each program reaches: if verified or searched, as measured;
+        otherwise as expected with that confidence; None without a rate head.
 
         On a CPU in fp32, images are encoded one by one, so that a program never depends on the
         other images of its batch.
         """
-        if sum(choice is not None for choice in (length, mean_length, tolerance)) > 1:
-            raise ProgramError(
-                "length, mean_length and tolerance were given together.", "Give at most one."
-            )
-        # Invalid options are refused before any image is read.
-        if isinstance(length, str) and length != "max":
-            raise ProgramError(f"length is {length!r}.", 'Give a number, or "max" for all K.')
-        if length is not None and not isinstance(length, str):
-            length = torch.as_tensor(length)
-            if length.is_floating_point():
-                raise ProgramError(
-                    f"A length of {length.flatten()[0]:g} was given as a float.",
-                    "Give a whole number, or a tensor of them, one per image.",
-                )
-            check_range(length, 1, self.config.max_length, "length")
-        if mean_length is not None:
-            check_mean_length(mean_length, self.config.max_length)
-        if tolerance is not None and not tolerance >= 0:
-            raise ProgramError(f"A tolerance of {tolerance} is not one.", "Give 0 or more.")
+        rule = LengthRule(
+            length=length,
+            quality=quality,
+            confidence=confidence,
+            verify=verify,
+            mean_length=mean_length,
+            tolerance=tolerance,
+        )
+        rule.check(self.config)  # before any image is read
         names = names_of(images)
-        codes, predicted, searched = [], [], []
-        for part in self._batches(images, batch):
-            encoding = self(part)
-            codes.append(encoding.codes)
-            predicted.append(encoding.predicted)
-            if tolerance is not None:
-                errors = self._errors_by_length(encoding.codes, encoding.field, batch)
-                searched.append(shortest_within(errors, tolerance))
-        wanted = torch.cat(predicted)
-        _check_finite(wanted)
-        lengths = self._lengths(wanted, length, mean_length)
-        return Program(
+        program = self.encode_batches(self._batches(images, batch), rule, batch=batch)
+        return replace(program, names=names, check=False)
+
+    @torch.no_grad()
+    def encode_batches(
+        self, batches: Iterable[Tensor], rule: LengthRule, *, batch: int = 32
+    ) -> Program:
+        """Like `encode`, from uint8 batches `(b, 3, H, H)` on the device.
+
+        `batch` is how many programs are interpreted at a time where that is needed.
+        """
+        rule.check(self.config)
+        codes, predicted, log_errors, measured = [], [], [], []
+        quality: Tensor | None
+        for images in batches:
+            for part in images.split(1) if self.device.type == "cpu" else [images]:
+                encoding = self(part)
+                _check_finite(encoding.predicted)
+                codes.append(encoding.codes)
+                predicted.append(encoding.predicted)
+                if encoding.log_error is not None:
+                    log_errors.append(encoding.log_error)
+                if rule.searches or rule.verify:
+                    measured.append(self._measured(encoding, rule, batch))
+        if not codes:
+            raise ImageError("There are no images to encode.", "Give at least one.")
+        log_error = torch.cat(log_errors) if log_errors else None
+        if measured:
+            lengths, quality = (torch.cat(part) for part in zip(*measured, strict=True))
+        else:
+            lengths, quality = self._lengths(torch.cat(predicted), log_error, rule), None
+        program = Program(
             codes=torch.cat(codes),
-            lengths=torch.cat(searched) if searched else lengths,
+            lengths=lengths,
             codebook_size=self.config.quantizer.codes,
             model=self.identity.codes,
-            names=names,
-            check=isinstance(length, Tensor),
+            check=isinstance(rule.length, Tensor),
+        )
+        if quality is None:
+            quality = self._expected(log_error, lengths, rule.confidence)
+        return replace(program, quality=quality, check=False)
+
+    @torch.no_grad()
+    def rate_curve(
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        *,
+        confidence: float = 0.5,
+        batch: int = 32,
+    ) -> RateCurve:
+        """What programs of images are expected to reach at every length, without interpreting any.
+
+        By default the cosine similarities are medians; with another `confidence`, what that share
+        of images reaches. It needs a model with a rate head.
+        """
+        check_confidence(confidence)
+        head = self._rate_head("a rate curve")
+        log_error = torch.cat([head(self._scaled_field(p)) for p in self._batches(images, batch)])
+        _check_finite(log_error)
+        return RateCurve(
+            cosine=head.expected(log_error[:, 0], confidence),
+            squared_error=log_error[:, 1].exp() / self.config.teacher.scale**2,
         )
 
     @torch.no_grad()
@@ -266,6 +323,7 @@ class Tokenizer(nn.Module):
         parts = [self._analyse(part.to(self.device).float() * scale) for part in field.split(batch)]
         return _joined(parts)
 
+    @torch.no_grad()
     def to_program(self, encoding: Encoding) -> Program:
         """The program of an encoding at its predicted lengths."""
         return Program(
@@ -273,6 +331,7 @@ class Tokenizer(nn.Module):
             lengths=encoding.lengths,
             codebook_size=self.config.quantizer.codes,
             model=self.identity.codes,
+            quality=self._expected(encoding.log_error, encoding.lengths),
         )
 
     def forward(self, pixel_values: Tensor) -> Encoding:
@@ -293,7 +352,11 @@ class Tokenizer(nn.Module):
         with self._autocast():
             raw = self.generator(scaled)
             quantized = self.quantizer(raw)
-            predicted = self._predicted(self.length_head(scaled))
+            predicted = self.length_head(scaled)
+        head, log_error = self.length_head, None
+        if isinstance(head, RateHead):
+            log_error = predicted
+            predicted = head.shortest(log_error, head.quality, CONFIDENCE).float()
         finite = scaled.isfinite().flatten(1).all(dim=1)
         return Encoding(
             field=scaled / self.config.teacher.scale,
@@ -303,6 +366,7 @@ class Tokenizer(nn.Module):
             z_q=quantized.z_q,
             predicted=predicted.masked_fill(~finite, torch.nan),
             lengths=whole_lengths(predicted, self.config.max_length),
+            log_error=log_error,
         )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -453,42 +517,61 @@ class Tokenizer(nn.Module):
         with self._autocast():
             return self.interpreter(self.quantizer.vectors(codes), active).float()
 
-    def _predicted(self, prediction: Tensor) -> Tensor:
-        """What the length head returned as lengths `(B,)` float32."""
-        head = self.length_head
-        if not isinstance(head, RateHead):
-            return prediction
-        return head.shortest(prediction, head.quality, CONFIDENCE).float()
+    def _rate_head(self, what: str) -> RateHead:
+        if not isinstance(self.length_head, RateHead):
+            raise needs_rate_head(what)
+        return self.length_head
 
-    def _errors_by_length(self, codes: Tensor, target: Tensor, batch: int) -> Tensor:
-        """Mean cosine error at every forced length: codes `(B, K)` to `(B, K)`."""
-        capacity = codes.shape[1]
-        lengths = torch.arange(1, capacity + 1, device=codes.device).repeat(len(codes))
-        rows = torch.arange(len(codes), device=codes.device).repeat_interleave(capacity)
-        errors = [
-            1
-            - F.cosine_similarity(
-                self._interpret(codes[row], prefix_mask(length, capacity)), target[row], dim=-1
-            ).mean(dim=1)
-            for row, length in zip(rows.split(batch), lengths.split(batch), strict=True)
-        ]
-        return torch.cat(errors).view(len(codes), capacity)
+    def _expected(
+        self, log_error: Tensor | None, lengths: Tensor, confidence: float | None = None
+    ) -> Tensor | None:
+        """The cosine similarity `(B,)` that lengths reach with that confidence, if known."""
+        if log_error is None:
+            return None
+        at = log_error[:, 0].gather(1, lengths[:, None] - 1)[:, 0]
+        return self._rate_head("a quality").expected(at, confidence or CONFIDENCE)
 
-    def _lengths(
-        self,
-        predicted: Tensor,
-        length: Tensor | Literal["max"] | None,
-        mean_length: float | None,
-    ) -> Tensor:
+    def _measured(self, encoding: Encoding, rule: LengthRule, batch: int) -> tuple[Tensor, Tensor]:
+        """Lengths `(B,)` found by interpreting prefixes, and the quality that they reach."""
+        images, capacity = encoding.codes.shape
+
+        def cosine(rows: Tensor, lengths: Tensor) -> Tensor:
+            similarities = [
+                F.cosine_similarity(
+                    self._interpret(encoding.codes[row], prefix_mask(length, capacity)),
+                    encoding.field[row],
+                    dim=-1,
+                ).mean(dim=1)
+                for row, length in zip(rows.split(batch), lengths.split(batch), strict=True)
+            ]
+            return torch.cat(similarities)
+
+        if rule.verify:
+            quality = rule.quality or self._rate_head("verify").quality
+            assert encoding.log_error is not None
+            return verified_lengths(encoding.log_error[:, 0], quality, cosine)
+        every = torch.arange(1, capacity + 1, device=self.device).repeat(images)
+        rows = torch.arange(images, device=self.device).repeat_interleave(capacity)
+        reached = cosine(rows, every).view(images, capacity)
+        tolerance = TOLERANCE if rule.tolerance is None else rule.tolerance
+        lengths = shortest_within(1 - reached, tolerance)
+        return lengths, reached.gather(1, lengths[:, None] - 1)[:, 0]
+
+    def _lengths(self, predicted: Tensor, log_error: Tensor | None, rule: LengthRule) -> Tensor:
+        """Lengths `(B,)` int64 that need no interpretation."""
         capacity = self.config.max_length
-        if length == "max":
-            length = torch.tensor(capacity)
-        if length is not None:
-            forced = length.to(predicted.device, torch.int64)
+        if rule.length is not None:
+            forced = torch.as_tensor(capacity if rule.length == "max" else rule.length)
+            forced = forced.to(predicted.device, torch.int64)
             return forced if forced.ndim else forced.repeat(len(predicted))
-        if mean_length is not None:
-            return lengths_for_mean(predicted, mean_length, capacity)
-        return whole_lengths(predicted, capacity)
+        if log_error is None:
+            if rule.mean_length is not None:
+                return lengths_for_mean(predicted, rule.mean_length, capacity)
+            return whole_lengths(predicted, capacity)
+        if rule.mean_length is not None:
+            return allocated_lengths(log_error[:, 1].exp(), rule.mean_length)
+        head = self._rate_head("a quality")
+        return head.shortest(log_error, rule.quality or head.quality, rule.confidence or CONFIDENCE)
 
     def _batches(self, images: ImageLike | Sequence[ImageLike], batch: int) -> Iterator[Tensor]:
         config = self.config
@@ -543,9 +626,15 @@ def _precision(dtype: torch.dtype | str | None) -> Precision | None:
 
 def _joined(parts: Sequence[Encoding]) -> Encoding:
     names = [each.name for each in fields(Encoding)]
-    joined = Encoding(**{n: torch.cat([getattr(part, n) for part in parts]) for n in names})
+    values: dict[str, Any] = {name: _cat([getattr(part, name) for part in parts]) for name in names}
+    joined = Encoding(**values)
     _check_finite(joined.predicted)
     return joined
+
+
+def _cat(parts: list[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None
 
 
 def _check_finite(predicted: Tensor) -> None:
