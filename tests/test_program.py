@@ -550,3 +550,52 @@ def test_programs_one_by_one_are_cut_where_they_are_longer():
     program = plain(lengths=(3, 1))
     assert [int(row.truncate(2).lengths) for row in program] == [2, 1]
     assert Program.cat([program[0:1], program[1:2]]) == program
+
+
+# Quality.
+
+
+def rated_program() -> Program:
+    quality = torch.tensor([0.5, 0.75, 0.875])
+    codes = torch.arange(12).view(3, 4)
+    lengths = torch.tensor([2, 3, 4])
+    return Program(codes=codes, lengths=lengths, codebook_size=12, quality=quality)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_files_keep_the_quality(tmp_path, suffix):
+    program = rated_program()
+    program.save(tmp_path / f"a{suffix}")
+    again = Program.load(tmp_path / f"a{suffix}")
+    assert again == program
+    assert torch.equal(again.quality, program.quality)
+    dataclasses.replace(program, quality=None).save(tmp_path / f"b{suffix}")
+    assert Program.load(tmp_path / f"b{suffix}").quality is None
+    assert b"quality" not in (tmp_path / f"b{suffix}").read_bytes()
+
+
+def test_rows_keep_their_quality_and_edits_drop_it():
+    program = rated_program()
+    assert program[1].quality == 0.75
+    assert program[[2, 0]].quality.tolist() == [0.875, 0.5]
+    assert program[1].as_batch().quality.tolist() == [0.75]
+    assert Program.cat([program[:1], program[1:]]).quality.tolist() == program.quality.tolist()
+    bare = dataclasses.replace(program, quality=None)
+    assert Program.cat([program, bare]).quality is None
+    assert program == bare
+    assert program.to("cpu").quality is not None
+    for edited in (
+        program.truncate(1),
+        program.with_lengths(4),
+        program.erase(0),
+        program.delete(0),
+        program.replace(0, 5),
+        program[:1].permute([1, 0]),
+    ):
+        assert edited.quality is None
+
+
+@pytest.mark.parametrize("quality", [torch.ones(2), torch.ones(3, dtype=torch.float64)])
+def test_a_quality_that_does_not_fit_is_refused(quality):
+    with pytest.raises(ProgramError, match=r"quality is .*Give a float32 number per program"):
+        dataclasses.replace(rated_program(), quality=quality, check=True)

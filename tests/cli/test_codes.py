@@ -17,6 +17,7 @@ import strop
 from strop import Program, Tokenizer
 from strop.cli import console
 from strop.images import save_image
+from strop.model.length_head import LengthHeadConfig
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -296,3 +297,26 @@ def test_invalid_arguments_are_refused(
 
 def _not_reached(*_args: object, **_options: object) -> None:
     raise AssertionError("the work had begun")
+
+
+def test_images_below_the_quality_are_counted_and_named(
+    run: Run, make_tokenizer: Callable[..., Tokenizer], images: Tensor, tmp_path: Path
+) -> None:
+    rated = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(32,)))
+    rated.save_pretrained(tmp_path / "model")
+    for number, image in enumerate(images):
+        save_image(tmp_path / "in" / f"{number}.png", image)
+    target = tmp_path / "a.parquet"
+    given = ("encode", tmp_path / "in", "-m", tmp_path / "model")
+    for asked in (["--quality", 0.999, "--verify"], ["--quality", 0.999, "--confidence", 0.5]):
+        status, out, err = run(*given, "-o", target, *asked)
+        assert (status, out) == (0, "")
+        assert f"{len(images)} of {len(images)} images" in err
+        assert all(f"{number}.png" in err for number in range(len(images)))
+        assert Program.load(target).quality.max() < 0.999
+    assert "expected to reach the quality" in err
+    status, out, err = run(*given, "--quality", 0.001, "--verify", "--json")
+    result = json.loads(out)
+    below = [row["name"] for row in result["programs"] if row["quality"] < 0.001]
+    assert (status, result["below_quality"]) == (0, below)
+    assert len(below) < len(images)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.config import from_dict, to_dict
-from strop.errors import ConfigError, ProgramError
+from strop.errors import ConfigError, ModelError, ProgramError
 from strop.model.checkpoint import load_folder
 from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig
 from strop.model.rate_head import CONFIDENCES, QUALITIES, RateHead
@@ -175,3 +175,111 @@ def test_thresholds_of_the_assumed_margins_fall_along_the_table():
     for share in CONFIDENCES:
         thresholds = [head.threshold(quality, share) for quality in QUALITIES]
         assert all(left > right for left, right in pairwise(thresholds))
+
+
+# What a user asks for.
+
+
+@pytest.fixture
+def sure(rated: Tokenizer) -> Tokenizer:
+    """`rated`, with curves near those of its programs, so that lengths spread over 1 to K."""
+    with torch.no_grad():
+        rated.length_head.last.bias[-1:] = 0.0
+    return rated
+
+
+def reached(tokenizer: Tokenizer, images: torch.Tensor) -> torch.Tensor:
+    """(B, K): the cosine similarity at every length."""
+    target, full = tokenizer.field(images), tokenizer.encode(images, length="max")
+    return torch.stack(
+        [
+            torch.nn.functional.cosine_similarity(
+                tokenizer.interpret(full.truncate(k)), target, dim=-1
+            ).mean(dim=1)
+            for k in range(1, K + 1)
+        ],
+        dim=1,
+    )
+
+
+def test_a_quality_gives_its_length_and_what_is_expected_of_it(rated, images):
+    head, encoding = rated.length_head, rated.analyse(images)
+    before = None
+    for quality in (0.3, 0.6, 0.7, 0.8, 0.9):
+        program = rated.encode(images, quality=quality, confidence=0.8)
+        expected = head.shortest(encoding.log_error, quality, 0.8)
+        assert torch.equal(program.lengths, expected)
+        assert torch.equal(program.codes, encoding.codes)
+        assert ((program.quality >= quality - 1e-5) | (program.lengths == K)).all()
+        assert before is None or (before <= program.lengths).all()
+        before = program.lengths
+    default = rated.encode(images)
+    assert torch.equal(default.lengths, rated.encode(images, quality=0.7).lengths)
+    assert torch.equal(default.quality, rated.to_program(encoding).quality)
+
+
+def test_lengths_and_quality_do_not_depend_on_the_batch(rated, images):
+    images = torch.cat([images, torch.zeros_like(images[:1])])  # one is all black
+    for options in ({"quality": 0.8}, {"quality": 0.8, "verify": True}, {}):
+        together = rated.encode(images, **options)
+        for row in range(len(images)):
+            alone = rated.encode(images[row], **options)
+            assert torch.equal(alone.lengths, together.lengths[row : row + 1])
+            assert torch.equal(alone.quality, together.quality[row : row + 1])
+
+
+def test_a_verified_program_reaches_what_it_can(sure, images):
+    truth = reached(sure, images)
+    levels = truth.flatten().sort().values[:: 6 * K // 9].tolist()
+    before = None
+    for quality in [level for level in levels if level > 0]:
+        program = sure.encode(images, quality=quality, verify=True)
+        at = truth.gather(1, program.lengths[:, None] - 1)[:, 0]
+        torch.testing.assert_close(program.quality, at)
+        possible = truth[:, -1] >= quality + 1e-6
+        assert (program.quality[possible] >= quality).all()
+        assert (program.lengths[program.quality < quality] == K).all()
+        assert before is None or (before <= program.lengths).all()
+        before = program.lengths
+    assert (sure.encode(images, quality=0.9999, verify=True).lengths == K).all()
+
+
+def test_a_mean_length_is_allocated_by_the_curves(rated, images):
+    for mean in (1, 4.5, 8, K):
+        program = rated.encode(images, mean_length=mean)
+        assert int(program.lengths.sum()) == round(len(images) * mean)
+        assert program.quality is not None
+
+
+def test_the_rate_curve_is_what_the_head_predicts(rated, images):
+    curve = rated.rate_curve(images)
+    assert curve.cosine.shape == curve.squared_error.shape == (len(images), K)
+    assert (curve.cosine.diff(dim=1) >= 0).all()
+    assert (curve.squared_error.diff(dim=1) <= 0).all()
+    cautious = rated.rate_curve(images, confidence=0.9).cosine
+    assert (cautious < curve.cosine).all()
+    program = rated.encode(images, quality=0.8)
+    at = cautious.gather(1, program.lengths[:, None] - 1)[:, 0]
+    torch.testing.assert_close(program.quality, at)
+    assert len(curve.plot().axes[0].lines) == len(images)
+
+
+@pytest.mark.parametrize("options", [{"quality": 0.9}, {"verify": True}, {"confidence": 0.8}])
+def test_a_model_without_a_rate_head_says_how_to_add_one(tokenizer, options):
+    with pytest.raises(ModelError, match=r"no rate head, which .* needs\. .*strop train-lengths"):
+        tokenizer.encode("never opened.png", **options)
+
+
+def test_a_rate_curve_needs_a_rate_head(tokenizer, images):
+    with pytest.raises(ModelError, match=r"no rate head, which a rate curve needs"):
+        tokenizer.rate_curve(images)
+
+
+def test_forced_and_searched_lengths_have_a_quality_too(rated, tokenizer, images):
+    assert rated.encode(images, length=3).quality.shape == (len(images),)
+    searched = tokenizer.encode(images[:2], length="search", tolerance=0.02)
+    at = reached(tokenizer, images[:2]).gather(1, searched.lengths[:, None] - 1)[:, 0]
+    torch.testing.assert_close(searched.quality, at)
+    assert tokenizer.encode(images, length=3).quality is None
+    with pytest.raises(ProgramError, match="one length per program"):
+        rated.encode(images, length=torch.tensor([1, 2]))
