@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strop.data.decode import make_table
-from strop.data.filelist import FileDataset, Files
-from strop.data.layout import first_folder, list_files, require_folder, require_some
+from strop.data.filelist import FileDataset, paired
+from strop.data.layout import Layout
 from strop.data.record import VOID
 from strop.files import PathLike
 
@@ -35,28 +35,16 @@ def ade20k(path: PathLike, split: str = "validation") -> FileDataset:
     images are read for any split.
     """
     tree = "images/{training,validation}/ and annotations/{training,validation}/"
-    root = require_folder(path, "ADE20K", tree)
-    if (root / "ADEChallengeData2016").is_dir():
-        root = root / "ADEChallengeData2016"
+    layout = Layout.open(path, "ADE20K", tree, "ADEChallengeData2016")
     split = {"train": "training", "val": "validation"}.get(split, split)
-    flat = (root / "images").is_dir() and not any(p.is_dir() for p in (root / "images").iterdir())
-    inside = "" if flat else f"/{split}"
-    images = first_folder(root, [f"images{inside}"], "ADE20K")
-    masks = first_folder(root, [f"annotations{inside}"], "ADE20K")
-    names = list_files(images)
-    require_some(names, "ADE20K", images, "images such as ADE_val_00000001.jpg")
-    images_at, masks_at = images.relative_to(root), masks.relative_to(root)
-    items = [
-        Files(stem, f"{images_at}/{name}", semantic=f"{masks_at}/{stem}.png")
-        for name in names
-        for stem in [name.rpartition(".")[0]]
-    ]
+    top = layout.root / layout.folder("images")
+    inside = f"/{split}" if any(p.is_dir() for p in top.iterdir()) else ""
+    images, masks = layout.folder(f"images{inside}"), layout.folder(f"annotations{inside}")
+    names = layout.images(images, "images such as ADE_val_00000001.jpg")
     return FileDataset(
         name=f"ade20k-{split}",
-        root=root,
-        items=items,
+        root=layout.root,
+        items=paired(images, masks, names),
         classes=CLASSES,
-        label_names=CLASSES,
         table=make_table({0: VOID, **{i + 1: i for i in range(len(CLASSES))}}),
-        label_ids=range(len(CLASSES)),
     )

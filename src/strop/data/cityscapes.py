@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strop.data.decode import make_table
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import first_folder, list_files, require_folder, require_some
+from strop.data.layout import Layout, list_files
 from strop.data.record import VOID
 from strop.files import PathLike
 
@@ -41,23 +41,17 @@ _TABLE = make_table(
 
 def cityscapes(path: PathLike, split: str = "val") -> FileDataset:
     """Cityscapes' `split` (train, val): `leftImg8bit` images, `gtFine` labelIds as train ids."""
-    tree = "leftImg8bit/SPLIT/CITY/ and gtFine/SPLIT/CITY/"
-    root = require_folder(path, "Cityscapes", tree)
-    images = first_folder(root, [f"leftImg8bit/{split}"], "Cityscapes")
-    first_folder(root, [f"gtFine/{split}"], "Cityscapes")
-    items = []
-    for image in list_files(images, {".png", ".jpg"}):
-        name = image.rpartition("_leftImg8bit.")[0]
-        if name:
-            mask = f"gtFine/{split}/{name}_gtFine_labelIds.png"
-            items.append(Files(name, f"leftImg8bit/{split}/{image}", semantic=mask))
-    require_some(items, "Cityscapes", images, "CITY/CITY_000000_000019_leftImg8bit.png")
+    layout = Layout.open(path, "Cityscapes", "leftImg8bit/SPLIT/CITY/ and gtFine/SPLIT/CITY/")
+    images, masks = layout.folder(f"leftImg8bit/{split}"), layout.folder(f"gtFine/{split}")
+    items = [
+        Files(name, f"{images}/{image}", semantic=f"{masks}/{name}_gtFine_labelIds.png")
+        for image in list_files(layout.root / images, {".png", ".jpg"})
+        if (name := image.rpartition("_leftImg8bit.")[0])
+    ]
     return FileDataset(
         name=f"cityscapes-{split}",
-        root=root,
-        items=items,
+        root=layout.root,
+        items=layout.require(items, images, "CITY/CITY_000000_000019_leftImg8bit.png"),
         classes=CLASSES,
-        label_names=CLASSES,
         table=_TABLE,
-        label_ids=range(len(CLASSES)),
     )

@@ -10,14 +10,7 @@ from typing import Any, cast
 import torch
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import (
-    choose,
-    first_folder,
-    list_files,
-    load_json,
-    require_folder,
-    require_some,
-)
+from strop.data.layout import Layout, choose, list_files, load_json
 from strop.data.record import Record
 from strop.errors import DataError
 from strop.files import PathLike
@@ -82,12 +75,9 @@ def clevr(path: PathLike, split: str = "val", by: str = "shape") -> ClevrDataset
     """
     choose(by, ("shape", "color"), "kind of classes")
     tree = "images/SPLIT/ and scenes/CLEVR_SPLIT_scenes.json"
-    root = require_folder(path, "CLEVR", tree)
-    if (root / "CLEVR_v1.0").is_dir():
-        root = root / "CLEVR_v1.0"
-    folder = first_folder(root, [f"images/{split}"], "CLEVR")
-    images = list_files(folder)
-    require_some(images, "CLEVR", folder, f"CLEVR_{split}_000000.png and so on")
+    layout = Layout.open(path, "CLEVR", tree, "CLEVR_v1.0")
+    root, folder = layout.root, layout.folder(f"images/{split}")
+    images = layout.images(folder, f"CLEVR_{split}_000000.png and so on")
     source = root / "scenes" / f"CLEVR_{split}_scenes.json"
     scenes: dict[str, Mapping[str, Any]] = {}
     if source.is_file():
@@ -106,7 +96,7 @@ def clevr(path: PathLike, split: str = "val", by: str = "shape") -> ClevrDataset
     items = [
         Files(
             Path(image).stem,
-            f"images/{split}/{image}",
+            f"{folder}/{image}",
             instance=beside("masks", masks, image),
             depth=beside("depth", depths, image),
             # An empty scene represents a missing one, which the check then reports.

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import (
-    choose,
-    first_folder,
-    list_files,
-    load_json,
-    require_folder,
-    require_some,
-)
+from strop.data.layout import Layout, choose, load_json
 from strop.errors import DataError
 from strop.files import PathLike
 
@@ -23,15 +16,13 @@ def coco(path: PathLike, split: str = "val", labels: str = "instances") -> FileD
     An image's labels are the categories of its instances, crowds included.
     """
     tree = "val2017/ and annotations/instances_val2017.json"
-    root = require_folder(path, "COCO", tree)
+    layout = Layout.open(path, "COCO", tree)
     choose(labels, ("instances", "none"), "source of labels")
-    folder = first_folder(root, [f"images/{split}2017", f"{split}2017"], "COCO")
-    inside = folder.relative_to(root)
+    root, folder = layout.root, layout.folder(f"images/{split}2017", f"{split}2017")
     name = f"coco-{split}"
     if labels == "none":
-        images = list_files(folder)
-        require_some(images, "COCO", folder, "images such as 000000000139.jpg")
-        items = [Files(image.rpartition(".")[0], f"{inside}/{image}") for image in images]
+        images = layout.images(folder, "images such as 000000000139.jpg")
+        items = [Files(image.rpartition(".")[0], f"{folder}/{image}") for image in images]
         return FileDataset(name=name, root=root, items=items)
     source = root / "annotations" / f"instances_{split}2017.json"
     if not source.is_file():
@@ -48,7 +39,7 @@ def coco(path: PathLike, split: str = "val", labels: str = "instances") -> FileD
         items = [
             Files(
                 image["file_name"].rpartition(".")[0],
-                f"{inside}/{image['file_name']}",
+                f"{folder}/{image['file_name']}",
                 labels=tuple(sorted(present[image["id"]])),
             )
             for image in sorted(content["images"], key=lambda image: image["file_name"])
@@ -58,5 +49,5 @@ def coco(path: PathLike, split: str = "val", labels: str = "instances") -> FileD
         raise DataError(
             f"{source} has an entry without the field or id {error}.", "Download it again."
         ) from error
-    require_some(items, "COCO", folder, f"images listed in {source}")
+    layout.require(items, folder, f"images listed in {source}")
     return FileDataset(name=name, root=root, items=items, label_names=names)

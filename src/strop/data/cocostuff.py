@@ -6,7 +6,7 @@ from pathlib import Path
 
 from strop.data.decode import make_table
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import first_folder, list_files, read_lines, require_folder, require_some
+from strop.data.layout import Layout, read_lines
 from strop.data.record import VOID
 from strop.errors import DataError
 from strop.files import PathLike
@@ -63,34 +63,28 @@ def cocostuff(path: PathLike, split: str = "val", subset: str = "") -> FileDatas
     `annotations/SPLIT2017`, or in `SPLIT_label` beside `SPLIT_img`. `subset` names a file of image
     names, absolute or under the root, such as the curated lists PiCIE and STEGO evaluate on.
     """
-    tree = "val2017/ and stuffthingmaps/val2017/"
-    root = require_folder(path, "COCO-Stuff", tree)
-    kind = "COCO-Stuff"
+    layout = Layout.open(path, "COCO-Stuff", "val2017/ and stuffthingmaps/val2017/")
     year = f"{split}2017"
-    images = first_folder(root, [f"images/{year}", year, f"{split}_img"], kind)
-    maps = first_folder(
-        root, [f"stuffthingmaps/{year}", f"annotations/{year}", f"{split}_label"], kind
-    )
-    files = {Path(image).stem: image for image in list_files(images)}
+    images = layout.folder(f"images/{year}", year, f"{split}_img")
+    maps = layout.folder(f"stuffthingmaps/{year}", f"annotations/{year}", f"{split}_label")
+    expected = "images such as 000000000139.jpg"
+    files = {Path(image).stem: image for image in layout.images(images, expected)}
     names = sorted(files)
     if subset:
-        source = root / subset  # an absolute path replaces the root
+        source = layout.root / subset  # an absolute path replaces the root
         names = [Path(line).stem for line in read_lines(source)]
         missing = [name for name in names if name not in files]
         if missing:
             raise DataError(
-                f"{len(missing)} images of the list {source} are not in {images}, "
+                f"{len(missing)} images of the list {source} are not in {layout.root / images}, "
                 f"the first {missing[0]}.",
                 "Use the list of this split, and the complete split.",
             )
-    require_some(names, kind, images, "images such as 000000000139.jpg")
-    images_at, maps_at = images.relative_to(root), maps.relative_to(root)
+    items = [Files(n, f"{images}/{files[n]}", semantic=f"{maps}/{n}.png") for n in names]
     return FileDataset(
         name=f"cocostuff-{split}",
-        root=root,
-        items=[Files(n, f"{images_at}/{files[n]}", semantic=f"{maps_at}/{n}.png") for n in names],
+        root=layout.root,
+        items=layout.require(items, images, expected),
         classes=CLASSES,
-        label_names=CLASSES,
         table=make_table({**fine_to_coarse(), 255: VOID}),
-        label_ids=range(len(CLASSES)),
     )

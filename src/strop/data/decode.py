@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,9 +118,10 @@ def nearest(part: Tensor, height: int, width: int) -> Tensor:
     return part[rows[:, None], columns]
 
 
-def labels_of(ids: Tensor, label_ids: Tensor) -> Tensor:
-    """Whether each of the class ids `label_ids (C,)` occurs in a mask: `(C,)` bool."""
-    return torch.bincount(ids.flatten(), minlength=int(label_ids.max()) + 1)[label_ids] > 0
+def labels_of(ids: Tensor, classes: Sequence[str], label_names: Sequence[str]) -> Tensor:
+    """Whether each label, a class by name, occurs in a mask of class ids: `(C,)` bool."""
+    present = torch.bincount(ids.flatten(), minlength=len(classes)) > 0
+    return present[[classes.index(name) for name in label_names]]
 
 
 def _read_single_channel(source: str | bytes, name: str, what: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,17 @@ class Files:
     scene: Mapping[str, Any] | None = None
 
 
+def paired(images: str, masks: str, files: Iterable[str]) -> list[Files]:
+    """Records of the `files` in the folder `images`, with PNG masks of that name in `masks`."""
+    stems = ((file, file.rpartition(".")[0]) for file in files)
+    return [Files(stem, f"{images}/{file}", semantic=f"{masks}/{stem}.png") for file, stem in stems]
+
+
 class FileDataset:
     """Records read from files.
 
-    `table` maps the raw ids of a mask to class ids. Labels are those that `find_labels` returns, or
-    those in `Files.labels`, or, with `label_ids`, the classes in the mask.
+    `table` maps the raw ids of a mask to class ids. `label_names` are by default `classes`. Labels
+    are those that `find_labels` returns, or those in `Files.labels`, or the classes in the mask.
     """
 
     def __init__(
@@ -41,18 +47,16 @@ class FileDataset:
         root: Path,
         items: Sequence[Files],
         classes: Sequence[str] = (),
-        label_names: Sequence[str] = (),
+        label_names: Sequence[str] | None = None,
         table: np.ndarray | None = None,
-        label_ids: Sequence[int] | None = None,
         find_labels: Callable[[Files], tuple[int, ...]] | None = None,
     ) -> None:
         self.name = name
         self.classes = tuple(classes)
-        self.label_names = tuple(label_names)
+        self.label_names = self.classes if label_names is None else tuple(label_names)
         self._root = str(root)
         self.items = items
         self._table = table
-        self._label_ids = None if label_ids is None else torch.tensor(list(label_ids))
         self._find_labels = find_labels
 
     def __len__(self) -> int:
@@ -71,8 +75,8 @@ class FileDataset:
         if present is not None:
             labels = torch.zeros(len(self.label_names), dtype=torch.bool)
             labels[list(present)] = True
-        elif self._label_ids is not None and "semantic" in parts:
-            labels = labels_of(parts["semantic"], self._label_ids)
+        elif "semantic" in parts:
+            labels = labels_of(parts["semantic"], self.classes, self.label_names)
         return Record(name=item.name, labels=labels, scene=item.scene, **parts)
 
     def sources(self) -> Iterator[Path | str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import choose, list_files, require_folder, require_some
+from strop.data.layout import Layout, choose
 from strop.errors import DataError
 from strop.files import PathLike
 
@@ -13,10 +13,9 @@ def folder(path: PathLike, labels: str = "none") -> FileDataset:
 
     With `labels="folders"` the first folder in the path of an image is its label.
     """
-    root = require_folder(path, "folder", "images in it, at any depth")
+    layout = Layout.open(path, "folder", "images in it, at any depth")
     choose(labels, ("none", "folders"), "source of labels")
-    images = list_files(root)
-    require_some(images, "folder", root, "images such as JPEG, PNG and WebP")
+    root, images = layout.root, layout.images("", "images such as JPEG, PNG and WebP")
     if labels == "none":
         items = [Files(image, image) for image in images]
         return FileDataset(name=root.name, root=root, items=items)

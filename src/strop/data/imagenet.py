@@ -6,15 +6,7 @@ import re
 from pathlib import Path
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import (
-    first_file,
-    first_folder,
-    found,
-    list_files,
-    read_lines,
-    require_folder,
-    require_some,
-)
+from strop.data.layout import Layout, first_file, found, read_lines
 from strop.errors import DataError
 from strop.files import PathLike
 
@@ -31,12 +23,10 @@ def imagenet(path: PathLike, split: str = "val") -> FileDataset:
     by SciPy), or from `LOC_val_solution.csv`.
     """
     tree = "train/WNID/ and val/, WNID being n01440764 and so on"
-    root = require_folder(path, "ImageNet", tree)
-    folder = first_folder(
-        root, [split, f"Data/CLS-LOC/{split}", f"ILSVRC2012_img_{split}"], "ImageNet"
-    )
-    images = list_files(folder)
-    require_some(images, "ImageNet", folder, "folders such as n01440764 with .JPEG files")
+    layout = Layout.open(path, "ImageNet", tree)
+    inside = layout.folder(split, f"Data/CLS-LOC/{split}", f"ILSVRC2012_img_{split}")
+    root, folder = layout.root, layout.root / inside
+    images = layout.images(inside, "folders such as n01440764 with .JPEG files")
     loose = [image for image in images if "/" not in image]
     if not loose:
         wnids = [image.split("/", 1)[0] for image in images]
@@ -63,7 +53,6 @@ def imagenet(path: PathLike, split: str = "val") -> FileDataset:
     more = {p.name for p in other.iterdir() if _WNID.fullmatch(p.name)} if other.is_dir() else set()
     names = sorted(more.union(wnids))
     position = {wnid: (i,) for i, wnid in enumerate(names)}
-    inside = folder.relative_to(root)
     items = [
         Files(image, f"{inside}/{image}", labels=position[wnid])
         for image, wnid in zip(images, wnids, strict=True)

@@ -7,12 +7,15 @@ import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from strop.errors import DataError
 from strop.files import PathLike
 from strop.images import SUFFIXES
+
+Item = TypeVar("Item")
 
 
 def found(folder: Path, limit: int = 8) -> str:
@@ -40,25 +43,50 @@ def expand(path: PathLike) -> Path:
         raise DataError(f"{path} names no user's home folder.", "Give an absolute path.") from error
 
 
-def require_folder(path: PathLike, kind: str, tree: str) -> Path:
-    """`path` as a folder, or an error that shows the tree of a `kind` dataset."""
-    folder = expand(path)
-    if not folder.is_dir():
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise DataError(f"{folder} {what}.", f"A {kind} dataset is a folder with {tree}.")
-    return folder
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The root folder of a dataset, and the name of its kind for error messages."""
 
+    root: Path
+    kind: str
 
-def first_folder(root: Path, candidates: Sequence[str], kind: str) -> Path:
-    """The first of `candidates` that is a folder under `root`, or an error that names them all."""
-    for candidate in candidates:
-        if (root / candidate).is_dir():
-            return root / candidate
-    expected = " or ".join(f"{candidate}/" for candidate in candidates)
-    raise DataError(
-        f"{root} is not laid out as {kind}: expected {expected}, found {found(root)}.",
-        "Point the spec at the root folder of the dataset; docs/data.md shows the tree.",
-    )
+    @staticmethod
+    def open(path: PathLike, kind: str, tree: str, *inner: str) -> Layout:
+        """The folder `path`, or the first of `inner` that exists below it.
+
+        An error shows `tree`, which is what a `kind` dataset consists of.
+        """
+        root = expand(path)
+        if not root.is_dir():
+            what = "is a file, not a folder" if root.exists() else "does not exist"
+            raise DataError(f"{root} {what}.", f"A {kind} dataset is a folder with {tree}.")
+        return Layout(next((root / name for name in inner if (root / name).is_dir()), root), kind)
+
+    def folder(self, *candidates: str) -> str:
+        """The first of `candidates` that is a folder, or an error that names them all."""
+        for candidate in candidates:
+            if (self.root / candidate).is_dir():
+                return candidate
+        expected = " or ".join(f"{candidate}/" for candidate in candidates)
+        raise DataError(
+            f"{self.root} is not laid out as {self.kind}: expected {expected}, "
+            f"found {found(self.root)}.",
+            "Point the spec at the root folder of the dataset; docs/data.md shows the tree.",
+        )
+
+    def images(self, folder: str, expected: str) -> list[str]:
+        """The images below `folder`, as sorted paths relative to it; at least one."""
+        return self.require(list_files(self.root / folder), folder, expected)
+
+    def require(self, items: list[Item], folder: str, expected: str) -> list[Item]:
+        """`items` unless there are none; then `DataError` with the contents of `folder`."""
+        if not items:
+            where = self.root / folder
+            raise DataError(
+                f"This {self.kind} split is empty: {where} holds {found(where)}.",
+                f"Expected {expected}.",
+            )
+        return items
 
 
 def first_file(root: Path, candidates: Sequence[str]) -> Path | None:
@@ -103,14 +131,6 @@ def list_files(folder: Path, suffixes: Iterable[str] = SUFFIXES) -> list[str]:
             listed.add(real)
             names.append(name)
     return sorted(names)
-
-
-def require_some(items: Sequence[Any], kind: str, where: Path, expected: str) -> None:
-    """Raise `DataError` if a split is empty."""
-    if not items:
-        raise DataError(
-            f"This {kind} split is empty: {where} holds {found(where)}.", f"Expected {expected}."
-        )
 
 
 def choose(value: str, choices: Sequence[str], what: str) -> str:

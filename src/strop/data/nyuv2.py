@@ -12,16 +12,7 @@ import torch
 
 from strop.data.decode import labels_of, look_up, make_table
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import (
-    choose,
-    expand,
-    first_file,
-    first_folder,
-    found,
-    list_files,
-    read_lines,
-    require_some,
-)
+from strop.data.layout import Layout, choose, expand, first_file, found, list_files, read_lines
 from strop.data.record import VOID, Record
 from strop.errors import DataError
 from strop.files import PathLike
@@ -53,16 +44,13 @@ def nyuv2(path: PathLike, split: str = "test") -> FileDataset | NyuMat:
         return NyuMat(where, split)
     if (where / MAT).is_file():
         return NyuMat(where / MAT, split)
-    if not where.is_dir():
-        raise DataError(f"{where} does not exist.", f"NYUv2 is a folder with {tree}.")
-    images = first_folder(where, ["rgb"], "NYUv2").name
-    depths = first_folder(where, ["depth_mm", "depth"], "NYUv2").name
+    layout = Layout.open(where, "NYUv2", tree)
+    images, depths = layout.folder("rgb"), layout.folder("depth_mm", "depth")
     if not (where / f"{split}.txt").is_file():
         raise DataError(
             f"NYUv2's list {where / f'{split}.txt'} is missing.", f"NYUv2 is a folder with {tree}."
         )
-    names = read_lines(where / f"{split}.txt")
-    require_some(names, "NYUv2", where, f"image names in {split}.txt")
+    names = layout.require(read_lines(where / f"{split}.txt"), "", f"image names in {split}.txt")
     files = {Path(image).stem: image for image in list_files(where / images)}
     masks = (where / "labels40").is_dir()
     items = [
@@ -74,15 +62,12 @@ def nyuv2(path: PathLike, split: str = "test") -> FileDataset | NyuMat:
         )
         for name in names
     ]
-    classes = CLASSES if masks else ()
     return FileDataset(
         name=f"nyuv2-{split}",
         root=where,
         items=items,
-        classes=classes,
-        label_names=classes,
+        classes=CLASSES if masks else (),
         table=_FOLDER_TABLE,
-        label_ids=range(len(CLASSES)) if masks else None,
     )
 
 
@@ -142,7 +127,7 @@ class NyuMat:
         semantic = labels = None
         if ids is not None and self._table is not None:
             semantic = look_up(ids, self._table, f"{self._path}, image {number + 1}")
-            labels = labels_of(semantic, torch.arange(len(CLASSES)))
+            labels = labels_of(semantic, CLASSES, CLASSES)
         return Record(
             image=torch.from_numpy(np.ascontiguousarray(image, dtype=np.uint8)),
             name=name,

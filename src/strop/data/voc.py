@@ -6,8 +6,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from strop.data.decode import identity_table
-from strop.data.filelist import FileDataset, Files
-from strop.data.layout import choose, first_folder, found, read_lines, require_folder, require_some
+from strop.data.filelist import FileDataset, Files, paired
+from strop.data.layout import Layout, choose, found, read_lines
 from strop.errors import DataError
 from strop.files import PathLike
 
@@ -75,17 +75,13 @@ def voc(
     (augmented if present). `labels` is `xml`, `masks` or `auto` (annotations if present). Class 0
     of a mask is background; labels cover the other 20 classes.
     """
-    root = require_folder(path, "VOC", "VOCdevkit/VOC2012/{JPEGImages,ImageSets,...}")
-    for inside in ("VOCdevkit/VOC2012", "VOC2012"):
-        if (root / inside).is_dir():
-            root = root / inside
-            break
-    first_folder(root, ["JPEGImages"], "VOC")
+    tree = "VOCdevkit/VOC2012/{JPEGImages,ImageSets,...}"
+    layout = Layout.open(path, "VOC", tree, "VOCdevkit/VOC2012", "VOC2012")
+    root, images = layout.root, layout.folder("JPEGImages")
     choose(masks, ("auto", "aug", "official"), "kind of masks")
     choose(labels, ("auto", "xml", "masks"), "source of labels")
     kinds = {"aug": "SegmentationClassAug", "official": "SegmentationClass"}
-    folders = list(kinds.values()) if masks == "auto" else [kinds[masks]]
-    folder = first_folder(root, folders, "VOC").name
+    folder = layout.folder(*(kinds.values() if masks == "auto" else [kinds[masks]]))
     lists = root / "ImageSets" / "Segmentation"
     if not (lists / f"{split}.txt").is_file():
         raise DataError(
@@ -94,15 +90,14 @@ def voc(
         )
     # Some copies of trainaug.txt list pairs of paths. The first one holds the name.
     names = [Path(line.split()[0]).stem for line in read_lines(lists / f"{split}.txt")]
-    require_some(names, "VOC", lists, f"image names in {split}.txt")
+    layout.require(names, "ImageSets/Segmentation", f"image names in {split}.txt")
     from_xml = labels == "xml" or (labels == "auto" and (root / "Annotations").is_dir())
     return FileDataset(
         name=f"voc-{split}",
         root=root,
-        items=[Files(n, f"JPEGImages/{n}.jpg", semantic=f"{folder}/{n}.png") for n in names],
+        items=paired(images, folder, [f"{name}.jpg" for name in names]),
         classes=CLASSES,
         label_names=CLASSES[1:],
         table=identity_table(len(CLASSES)),
-        label_ids=range(1, len(CLASSES)),
         find_labels=_XmlLabels(root / "Annotations") if from_xml else None,
     )
