@@ -81,47 +81,40 @@ def mean_interval(values: ArrayLike, *, draws: int = 1000, seed: int = 0) -> Int
     return bootstrap(np.mean, np.nanmean(rows, axis=1), draws=draws, seed=seed)
 
 
-def null_p(value: float, null: ArrayLike) -> float:
+def null_p(value: float, null: ArrayLike, slack: float = 1e-12) -> float:
     """One-sided p-value of a statistic, given draws (N,) of it under the null hypothesis.
 
-    The observed value counts as one of the draws, so p is never zero. Differences due to rounding
-    count as ties.
+    The observed value counts as one of the draws, so p is never zero. Differences up to `slack`,
+    due to rounding, count as ties.
     """
     draws = np.asarray(null, np.float64)
-    return (1 + int((draws >= value - 1e-12).sum())) / (1 + len(draws))
+    return (1 + int((draws >= value - slack).sum())) / (1 + len(draws))
 
 
 def permutation_p(
     statistic: Statistic, x: ArrayLike, y: ArrayLike, *, draws: int = 1000, seed: int = 0
 ) -> float:
-    """How often `statistic(x, y)` is reached or passed when y is shuffled against x: one-sided.
-
-    The arrangement that was seen counts as one of the draws, so that p is never zero.
-    """
+    """The one-sided p-value of `statistic(x, y)` when y is shuffled against x; NaN if it is NaN."""
     a, b = np.asarray(x), np.asarray(y)
     generator = np.random.default_rng(seed)
-    seen = statistic(a, b)
-    if np.isnan(seen):
+    observed = statistic(a, b)
+    if np.isnan(observed):
         return float("nan")
-    reached = sum(statistic(a, generator.permutation(b)) >= seen for _ in range(draws))
-    return (1 + reached) / (1 + draws)
+    return null_p(observed, [statistic(a, generator.permutation(b)) for _ in range(draws)])
 
 
 def sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
     """The p-value of the mean of paired (N,) differences under random signs.
 
-    One-sided, for differences that are symmetric about zero if nothing is there. The signs that
-    were seen count as one of the draws. NaN without differences.
+    One-sided, for differences that are symmetric about zero under the null hypothesis. NaN without
+    differences.
     """
     values = np.asarray(differences, np.float64)
     if not len(values):
         return float("nan")
     generator = np.random.default_rng(seed)
-    # Rounding must not decide between sums that are equal.
-    slack = 1e-12 * float(np.abs(values).sum())
     signs = generator.integers(0, 2, (draws, len(values))) * 2 - 1
-    reached = int((signs @ values >= values.sum() - slack).sum())
-    return (1 + reached) / (1 + draws)
+    return null_p(values.sum(), signs @ values, slack=1e-12 * float(np.abs(values).sum()))
 
 
 def paired_test(

@@ -7,9 +7,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
-from strop.data.decode import read_depth, read_ids
+from strop.data.decode import nearest, read_depth, read_ids
 from strop.errors import DataError
 
 
@@ -34,3 +35,9 @@ def test_what_we_say_ourselves_is_not_damage(tmp_path: Path) -> None:
         read_ids(str(tmp_path / "a.png"), "a.png")
     with pytest.raises(DataError, match=r"b\.png is missing"):
         read_ids(str(tmp_path / "b.png"), "b.png")
+
+
+def test_the_nearest_pixel_is_that_at_the_centre() -> None:
+    rows = torch.arange(6)[:, None].expand(6, 3)
+    assert nearest(rows, 2, 1).tolist() == [[1], [4]]  # centres at 1.5 and 4.5
+    assert nearest(rows.T, 3, 12)[0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]

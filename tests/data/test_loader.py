@@ -514,3 +514,11 @@ def test_take_selects_records(scenes):
     assert torch.equal(some.images, batch.images[[4, 0, 4]])
     assert some.valid is None
     assert some.scenes[1] == batch.scenes[0]
+
+
+def test_the_state_after_the_last_batch_is_that_of_the_next_epoch() -> None:
+    with Loader(Numbers(8), batch_size=4, size=4) as loader:
+        batches = loader.forever()
+        next(batches)
+        next(batches)
+        assert loader.state() == {"epoch": 1, "position": 0, "records": 8}

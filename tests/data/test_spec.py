@@ -120,6 +120,8 @@ def test_skip_and_limit(voc_root: Path) -> None:
     assert part.classes == whole.classes
     with pytest.raises(DataError, match="leaves nothing of 2 records"):
         open_dataset(f"voc:{voc_root}?skip=2")
+    scenes = open_dataset("scenes:?n=9&skip=2&limit=4&size=16")
+    assert [scenes[i].name[-1] for i in range(len(scenes))] == list("2345")
 
 
 def test_scenes() -> None:

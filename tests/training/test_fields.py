@@ -17,6 +17,7 @@ from safetensors import safe_open
 from tiny_training import tiny_config, tiny_fields, tiny_preset
 
 from strop.config import override
+from strop.data.loader import image_batches
 from strop.data.spec import open_dataset
 from strop.errors import FormatError, TeacherError, TrainingError
 from strop.identity import of_dataset
@@ -76,33 +77,26 @@ def check(cache, config=None, training=None, **changes):
 
 
 def all_fields(dataset, teacher, training):
-    chunks = compute_fields(dataset, teacher, size=32, fit="squash", training=training)
-    return torch.cat(list(chunks))
+    images = image_batches(dataset, size=32, fit="squash")
+    return torch.cat(list(compute_fields(images, teacher, training)))
 
 
 def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tmp_path):
     config = picture_config()
-    told, reports = [], []
+    progress, reports = [], []
     with pytest.warns(UserWarning, match="05-broken"):
         cache = cache_fields(
             tmp_path / "cache.safetensors",
             f"folder:{pictures}",
             config,
             TrainingConfig(),
-            progress=lambda done, total: told.append((done, total)),
+            progress=lambda done, total: progress.append((done, total)),
         )
     assert cache.fields.shape == (12, 2, 4, 192)  # the broken one is left out
-    assert told[-1] == (12, 13)
+    assert progress[-1] == (12, 13)
     dataset = open_dataset(f"folder:{pictures}")
-    chunks = compute_fields(
-        dataset,
-        teacher,
-        size=32,
-        fit="squash",
-        training=TrainingConfig(),
-        batch=3,
-        report=reports.append,
-    )
+    images = image_batches(dataset, size=32, fit="squash", batch=3, report=reports.append)
+    chunks = compute_fields(images, teacher, TrainingConfig())
     fields, again = cache.fields, torch.cat(list(chunks))
     assert torch.allclose(fields.float(), again.float(), atol=0.05)
     assert "05-broken" in reports[0]
@@ -125,15 +119,15 @@ def test_the_cache_is_an_ordinary_safetensors_file(tmp_path):
 def test_a_cache_that_does_not_fit_is_refused_by_name(tmp_path):
     cache = cached(tmp_path / "cache.safetensors")
     check(cache)
-    with pytest.raises(TrainingError, match="image_size is 32, the model's 64"):
+    with pytest.raises(TrainingError, match="image_size is 32, that of the run is 64"):
         check(cache, tiny_config(image_size=64))
-    with pytest.raises(TrainingError, match="teacher is random:tiny, the model's dinov3-s"):
+    with pytest.raises(TrainingError, match="teacher is random:tiny, that of the run is dinov3-s"):
         check(cache, tiny_config(teacher=TeacherConfig(name="dinov3-s", width=12)))
-    with pytest.raises(TrainingError, match=r"width of fields is \[4, 12\].*\[4, 192\]"):
+    with pytest.raises(TrainingError, match=r"field is \[4, 12\].*\[4, 192\]"):
         check(cache, picture_config())
-    with pytest.raises(TrainingError, match="fit is squash, the model's crop"):
+    with pytest.raises(TrainingError, match="fit is squash, that of the run is crop"):
         check(cache, tiny_config(fit="crop"))
-    with pytest.raises(TrainingError, match="is of here, not of there"):
+    with pytest.raises(TrainingError, match="data is here, that of the run is there"):
         check(cache, data="there")
 
 
@@ -155,7 +149,9 @@ def test_a_cache_of_other_versions_is_refused_by_name(tmp_path):
 
     one_view = TrainingConfig(flip=False, views=1)
     # as many versions, but a mirror image is not a view
-    with pytest.raises(TrainingError, match=r"flip = true, .*; the run has training\.flip = false"):
+    with pytest.raises(
+        TrainingError, match=r"flip = true, .* that of the run is training\.flip = false"
+    ):
         check(made(), training=one_view)
     check(made(seed=1, view_area=0.3))  # no view depends on them
     cache = made(flip=False, views=1)
@@ -335,7 +331,7 @@ def test_training_from_a_cache_writes_it_once_and_checks_whose_it_is(pictures, t
     for other in (second, in_memory):
         for name, value in first.tokenizer.state_dict().items():
             assert torch.equal(value, other.tokenizer.state_dict()[name]), name
-    with pytest.raises(TrainingError, match="is of folder"):
+    with pytest.raises(TrainingError, match="its data is folder"):
         train(preset, f"folder:{pictures}?limit=9", cache=path)
 
 
@@ -411,3 +407,13 @@ def test_data_that_cannot_be_used_is_refused_by_name():
         train(tiny_preset(), tiny_fields(20)[..., :9])
     with pytest.raises(TrainingError, match="fewer than one batch"):
         open_data(tiny_preset(batch=64), tiny_fields(20), workers=ALONE, device=CPU)
+
+
+def test_batches_hold_only_images_that_are_kept():
+    fields = torch.arange(40.0).view(20, 2, 1, 1)
+    kept = torch.tensor([1, 3, 5, 7, 11, 13, 17, 19])
+    training = TrainingConfig(batch=4)
+    loader = CachedFieldLoader(fields, training, Workers(), device=torch.device("cpu"), kept=kept)
+    batches = loader.batches(0)
+    seen = {int(value) // 2 for _ in range(4) for value in next(batches)[0].flatten()}
+    assert seen == set(kept.tolist())

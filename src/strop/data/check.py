@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+import torch
 
 from strop.data.record import VOID, Dataset
 from strop.data.spec import open_dataset
@@ -73,77 +73,78 @@ def check_dataset(
     report = CheckReport(
         dataset.name, len(dataset), problems=tuple(getattr(dataset, "problems", ()))
     )
-    labels = np.zeros(len(dataset.label_names), dtype=np.int64)
-    ids = np.zeros(VOID + 1, dtype=np.int64)
+    labels = torch.zeros(len(dataset.label_names), dtype=torch.int64)
+    ids = torch.zeros(VOID + 1, dtype=torch.int64)
+    depths: list[float] = []
     ranges = [range(i, min(i + _CHUNK, len(dataset))) for i in range(0, len(dataset), _CHUNK)]
-    pool: Pool[range, _Tally] = Pool(_Reader(dataset), workers)
+    pool: Pool[range, list[_Summary | str]] = Pool(_Reader(dataset), workers)
     try:
-        for indices, tally in zip(ranges, pool.map(ranges, 4 * max(1, workers)), strict=True):
-            report.good += tally.good
-            report.sizes.update(tally.sizes)
-            report.parts.update(tally.parts)
-            report.broken.update(tally.broken)
-            labels += tally.labels
-            ids += tally.ids
-            if tally.depth is not None:
-                low, high = report.depth or tally.depth
-                report.depth = min(low, tally.depth[0]), max(high, tally.depth[1])
+        for indices, found in zip(ranges, pool.map(ranges, 4 * max(1, workers)), strict=True):
+            for index, record in zip(indices, found, strict=True):
+                if isinstance(record, str):
+                    report.broken[index] = record
+                    continue
+                report.good += 1
+                report.sizes[record.size] += 1
+                report.parts.update(record.parts)
+                labels[record.labels] += 1
+                for value, count in record.ids.items():
+                    ids[value] += count
+                depths += record.depth
+            depths = [min(depths), max(depths)] if depths else []
             progress("checking", indices.stop, len(dataset))
     finally:
         pool.close()
+    if depths:
+        report.depth = depths[0], depths[1]
     if report.parts["labels"]:
         report.labels = dict(zip(dataset.label_names, labels.tolist(), strict=True))
     if report.parts["semantic"]:
+        total = max(1, int(ids[:VOID].sum()))
         # Shards do not name their classes; the ids serve as names.
         names = dataset.classes or [str(i) for i in range(VOID) if ids[i]]
-        values = ids[: len(names)] if dataset.classes else ids[:VOID][ids[:VOID] > 0]
-        shares = values / max(1, ids[:VOID].sum())
-        report.pixels = dict(zip(names, shares.tolist(), strict=True))
+        counts = ids[: len(names)] if dataset.classes else ids[:VOID][ids[:VOID] > 0]
+        report.pixels = {n: c / total for n, c in zip(names, counts.tolist(), strict=True)}
         report.void = float(ids[VOID] / ids.sum())
     return report
 
 
-@dataclass(slots=True)
-class _Tally:
-    labels: np.ndarray
-    ids: np.ndarray
-    good: int = 0
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    parts: Counter[str] = field(default_factory=Counter)
-    depth: tuple[float, float] | None = None
-    broken: dict[int, str] = field(default_factory=dict)
+class _Summary(NamedTuple):
+    """What the report needs of a record: numbers of labels and pixel counts of class ids."""
+
+    size: tuple[int, int]
+    parts: list[str]
+    labels: list[int]
+    ids: dict[int, int]
+    depth: list[float]
 
 
 class _Reader:
-    """The job of a worker: read a range of records and count."""
+    """The job of a worker: read a range of records. A broken one gives its error."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
 
-    def __call__(self, indices: range) -> _Tally:
-        tally = _Tally(
-            np.zeros(len(self._dataset.label_names), dtype=np.int64),
-            np.zeros(VOID + 1, dtype=np.int64),
+    def __call__(self, indices: range) -> list[_Summary | str]:
+        return [self._read(index) for index in indices]
+
+    def _read(self, index: int) -> _Summary | str:
+        try:
+            record = self._dataset[index]
+        except (StropError, OSError) as error:
+            return str(error)
+        height, width = record.image.shape[1:]
+        parts = ("semantic", "instance", "labels", "depth", "scene")
+        labels = [] if record.labels is None else record.labels.nonzero().flatten().tolist()
+        ids: dict[int, int] = {}
+        if record.semantic is not None:
+            values, counts = record.semantic.unique(return_counts=True)
+            ids = dict(zip(values.tolist(), counts.tolist(), strict=True))
+        known = () if record.depth is None else record.depth[record.depth > 0]
+        return _Summary(
+            (width, height),
+            [part for part in parts if getattr(record, part) is not None],
+            labels,
+            ids,
+            [float(known.min()), float(known.max())] if len(known) else [],
         )
-        for index in indices:
-            try:
-                record = self._dataset[index]
-            except (StropError, OSError) as error:
-                tally.broken[index] = str(error)
-                continue
-            tally.good += 1
-            height, width = record.image.shape[1:]
-            tally.sizes[width, height] += 1
-            for part in ("semantic", "instance", "labels", "depth", "scene"):
-                tally.parts[part] += getattr(record, part) is not None
-            if record.labels is not None:
-                tally.labels += record.labels.numpy()
-            if record.semantic is not None:
-                tally.ids += np.bincount(record.semantic.numpy().ravel(), minlength=VOID + 1)
-            if record.depth is not None:
-                known = record.depth[record.depth > 0]
-                if known.numel():
-                    least, most = float(known.min()), float(known.max())
-                    low, high = tally.depth or (least, most)
-                    tally.depth = min(low, least), max(high, most)
-        return tally

@@ -67,29 +67,21 @@ class FieldCache:
     def check(self, expected: FieldInfo, shape: tuple[int, int]) -> None:
         """Raise if the fields have another origin or are not of `shape` (S, d_enc)."""
         found = self.info
-        pairs = {
-            name: (getattr(found, name), getattr(expected, name))
-            for name in ("teacher", "image_size", "fit")
-        }
-        pairs["locations and width of fields"] = list(self.fields.shape[2:]), list(shape)
-        for what, (has, wanted) in pairs.items():
+        renew = "Write one for this model with `strop data features`, or give another."
+        for what, has, wanted, remedy in (
+            ("teacher", found.teacher, expected.teacher, renew),
+            ("image_size", found.image_size, expected.image_size, renew),
+            ("fit", found.fit, expected.fit, renew),
+            ("field", list(self.fields.shape[2:]), list(shape), renew),
+            ("settings", _listed(found), _listed(expected), f"{renew} Or change --set."),
+            ("data", found.data, expected.data, "Give another --cache, or the data of this one."),
+        ):
             if has != wanted:
                 raise TrainingError(
-                    f"The cache {self.path} does not fit the model: its {what} is {has}, "
-                    f"the model's {wanted}.",
-                    "Write one for this model with `strop data features`, or give another.",
+                    f"The cache {self.path} does not fit the run: its {what} is {has}, "
+                    f"that of the run is {wanted}.",
+                    remedy,
                 )
-        if found.versions != expected.versions:
-            raise TrainingError(
-                f"The cache {self.path} was made with {_listed(found.versions)}; the run has "
-                f"{_listed(expected.versions)}.",
-                "Write it again with these settings, or change them with --set.",
-            )
-        if found.data != expected.data:
-            raise TrainingError(
-                f"The cache {self.path} is of {found.data}, not of {expected.data}.",
-                "Give another --cache, or the data of this one.",
-            )
         if not (found.teacher_digest and found.data_digest):
             warnings.warn(
                 f"The cache {self.path} was written by an older strop. Changes of the teacher's "
@@ -186,8 +178,10 @@ def open_fields(path: PathLike) -> FieldCache:
     return FieldCache(target, torch.from_numpy(mapped).view(torch.bfloat16), info)
 
 
-def _listed(versions: Mapping[str, Any]) -> str:
-    return ", ".join(f"training.{name} = {json.dumps(value)}" for name, value in versions.items())
+def _listed(info: FieldInfo) -> str:
+    return ", ".join(
+        f"training.{key} = {json.dumps(value)}" for key, value in info.versions.items()
+    )
 
 
 def _header(shape: tuple[int, ...], info: FieldInfo) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from strop.data.subset import subset
 from strop.device import to_device_if_fits
 from strop.errors import TeacherError, TrainingError
 from strop.files import PathLike
-from strop.images import Fit
 from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training import distributed
@@ -228,15 +227,16 @@ class FieldComputer:
 
     def chunks(self, dataset: Dataset, training: TrainingConfig | None = None) -> Iterator[Tensor]:
         """The fields of a dataset in chunks, in all versions of `training`."""
-        return compute_fields(
+        config = self.config
+        images = image_batches(
             dataset,
-            self.teacher,
-            size=self.config.image_size,
-            fit=self.config.fit,
-            training=training or self.training,
+            size=config.image_size,
+            fit=config.fit,
+            device=self.device,
             workers=self.loading_workers,
             report=self.report,
         )
+        return compute_fields(images, self.teacher, training or self.training)
 
     def plain(self, dataset: Dataset) -> Tensor:
         """(n, S, d_enc) bf16 on the device: the fields of the unchanged images."""
@@ -265,26 +265,14 @@ class FieldComputer:
 
 @torch.no_grad()
 def compute_fields(
-    dataset: Dataset,
-    teacher: Teacher,
-    *,
-    size: int,
-    fit: Fit,
-    training: TrainingConfig,
-    batch: int = 64,
-    workers: int = 0,
-    report: Callable[[str], None] | None = None,
+    batches: Iterable[Tensor], teacher: Teacher, training: TrainingConfig
 ) -> Iterator[Tensor]:
-    """Fields (b, m, S, d_enc) bf16 of all images of a dataset, in order, in batches.
+    """Fields (b, m, S, d_enc) bf16 of batches (b, 3, H, H) uint8, in the m versions of `training`.
 
-    The m versions of each image are those of `training`. Broken images are skipped and passed to
-    `report` at the end. The teacher runs on the device of its weights, on a GPU in bf16.
+    The teacher runs on the device of its weights, on a GPU in bf16.
     """
     device = teacher.mean.device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-    batches = image_batches(
-        dataset, size=size, fit=fit, batch=batch, device=device, workers=workers, report=report
-    )
     for number, images in enumerate(batches):
         shown = [images, images.flip(-1)] if training.flip else [images]
         for view in range(training.views):
