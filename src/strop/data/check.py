@@ -140,11 +140,13 @@ class _Reader:
         if record.semantic is not None:
             values, counts = record.semantic.unique(return_counts=True)
             ids = dict(zip(values.tolist(), counts.tolist(), strict=True))
-        known = () if record.depth is None else record.depth[record.depth > 0]
+        depth: list[float] = []
+        if record.depth is not None and (known := record.depth[record.depth > 0]).numel():
+            depth = [float(known.min()), float(known.max())]
         return _Summary(
             (width, height),
             [part for part in parts if getattr(record, part) is not None],
             labels,
             ids,
-            [float(known.min()), float(known.max())] if len(known) else [],
+            depth,
         )
