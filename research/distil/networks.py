@@ -40,8 +40,9 @@ def load_network(name: str) -> Teacher:
         return _convolutional(_torchvision_mobilenet(weights), *IMAGENET)
     if _family(name) in CONVOLUTIONAL:
         backbone, found = pretrained_backbone(name)
-        return _convolutional(backbone, *preprocessing(backbone.config, found, *IMAGENET))
-    return load_teacher(name)
+        return _convolutional(backbone, *preprocessing(found, *IMAGENET))
+    # Inheritance reads the layers of `transformers`.
+    return load_teacher(name, compact=False)
 
 
 def _family(name: str) -> str | None:

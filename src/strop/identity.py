@@ -183,11 +183,13 @@ def of_teacher(backbone: nn.Module, preprocessing: object) -> str:
         getattr(config, key, None)
         for key in ("model_type", "num_attention_heads", "layer_norm_eps", "hidden_act")
     ]
+    # `strop.model.vit` fuses weights and gives them as `transformers` names and orders them.
+    named = getattr(backbone, "named_weights", lambda: backbone.state_dict().items())()
     # Versions of transformers differ in the outer names of model. The order is that of layers.
     # Poolers and mask tokens are no part of the field; where weights lack them they are random.
     weights = [
         (".".join(name.split(".")[-2:]), of_tensor(tensor.float()))
-        for name, tensor in backbone.state_dict().items()
+        for name, tensor in named
         if not name.startswith("pooler.") and "mask_token" not in name
     ]
     return digest(shape, preprocessing, weights)

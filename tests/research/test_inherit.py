@@ -66,7 +66,7 @@ def wider(tmp_path_factory) -> str:
 
 def inherited(name: str, pictures: torch.Tensor) -> float:
     torch.manual_seed(0)
-    teacher = load_teacher(name)
+    teacher = load_teacher(name, compact=False)
     student = Student("small", [teacher.width], size=64)
     *images, held_out = pictures.float().split(32)
     return inherit(student, teacher, images, held_out)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from strop.errors import TeacherError
 from strop.identity import of_teacher
+from strop.model.vit import ViT, build_vit, load_vit, parse_config
 from strop.random import seeded
 
 PIXELS_PER_LOCATION = 16
@@ -58,6 +59,17 @@ ARCHITECTURES = {
     "dinov3-l": _dinov3(1024, 24, 16),
 }
 """Shapes known without a download; `random:NAME` builds one with random weights."""
+
+_DINOV3 = {
+    "model_type": "dinov3_vit",
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+    "rope_theta": 100.0,
+    "use_gated_mlp": False,
+    "key_bias": False,
+    **dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_bias"), True),
+}
+"""What all `ARCHITECTURES` have in common."""
 
 # model_type: mean and std of the family's own training
 FAMILIES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -144,14 +156,22 @@ class Teacher(nn.Module):
         return self
 
 
-def load_teacher(name: str) -> Teacher:
-    """Load a teacher by name: see `TeacherConfig.name`."""
+def load_teacher(name: str, *, compact: bool = True) -> Teacher:
+    """Load a teacher by name: see `TeacherConfig.name`.
+
+    Where `strop.model.vit` has a forward for it, that is its backbone; it is faster, and its field
+    is the same. Otherwise, or with `compact=False`, the backbone is the module of `transformers`.
+    """
     if name.startswith("timm:"):
         return _timm_teacher(name.removeprefix("timm:"))
     if name.startswith("random:"):
-        return _transformers_teacher(_random_backbone(name.removeprefix("random:")), folder=None)
-    backbone, folder = pretrained_backbone(name)
-    return _transformers_teacher(backbone, folder)
+        backbone = _random_backbone(name.removeprefix("random:"))
+        if compact:
+            backbone = build_vit(backbone.config.to_dict(), backbone.state_dict()) or backbone
+        return _backbone_teacher(backbone, folder=None)
+    folder = _find_folder(name)
+    vit = load_vit(folder) if compact else None
+    return _backbone_teacher(vit or pretrained_backbone(name)[0], folder)
 
 
 def describe_teacher(name: str) -> TeacherConfig:
@@ -174,17 +194,24 @@ def scale_for(field: Tensor) -> float:
 
 
 def teacher_parameters(name: str) -> int:
-    """How many parameters a teacher has; known architectures are counted without loading them."""
+    """How many parameters a teacher has; known architectures are counted without loading them.
+
+    Those that no field depends on, such as mask tokens, are not counted where they are known.
+    """
     known = name.removeprefix("random:")
     if known in ARCHITECTURES:
+        config = parse_config({**_DINOV3, **ARCHITECTURES[known]})
+        assert config is not None
         with torch.device("meta"):
-            backbone: nn.Module = _random_backbone(known)
+            backbone: nn.Module = ViT(config)
     else:
         backbone = load_teacher(name).backbone
+    if isinstance(backbone, ViT):
+        return sum(weight.numel() for _, weight in backbone.named_weights())
     return sum(parameter.numel() for parameter in backbone.parameters())
 
 
-def _random_backbone(name: str) -> nn.Module:
+def _random_backbone(name: str) -> Any:
     if name not in ARCHITECTURES:
         raise TeacherError(
             f"Unknown architecture 'random:{name}'.",
@@ -198,47 +225,21 @@ def _random_backbone(name: str) -> nn.Module:
         return transformers.DINOv3ViTModel(config)
 
 
-def pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
-    """The backbone, and its folder if it has one here."""
-    source = HUB_IDS.get(name, name)
-    if name == "tiny":
-        source = str(BUNDLED / "tiny")
-        if not _bundled():
-            raise TeacherError(
-                "The teacher 'tiny' is not part of this installation.",
-                "Use dinov3-s, a local folder, or random:tiny for its shape alone.",
-            )
-    local = Path(source).expanduser()
-    folder = local if local.is_dir() else None
-    if folder is None and (source.startswith((".", "/", "~")) or source.count("/") > 1):
-        raise TeacherError(
-            f"There is no folder {source}.", "Give a folder that holds a transformers model."
-        )
-    if folder is None and "/" not in source:
-        raise TeacherError(
-            f"Unknown teacher {name!r}.",
-            f"Choose one of {', '.join([*_bundled(), *HUB_IDS])}, a hub id such as "
-            "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
-        )
+def pretrained_backbone(name: str) -> tuple[nn.Module, Path]:
+    """The module of `transformers`, and the folder of its files."""
+    folder = _find_folder(name)
     import transformers
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    try:
-        stated, _ = transformers.PretrainedConfig.get_config_dict(folder or source)
-        _refuse_code(stated, source)
-    except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise _load_error(name, source, folder, error) from error
-    if folder is not None:  # a bar for half a second of reading is noise
-        transformers.logging.disable_progress_bar()
+    transformers.logging.disable_progress_bar()  # a bar for half a second of reading is noise
     try:
         backbone, report = transformers.AutoModel.from_pretrained(
-            folder or source,
+            folder,
             dtype=torch.float32,
             output_loading_info=True,
             trust_remote_code=False,
         )
-    except (OSError, ValueError, KeyError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise _load_error(name, source, folder, error) from error
+    except (OSError, ValueError, KeyError) as error:
+        raise _no_model(folder, error) from error
     except Exception as error:  # safetensors and transformers raise their own types
         raise TeacherError(
             f"The weights of teacher {name!r} cannot be read ({error}).",
@@ -255,14 +256,67 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path | None]:
     return backbone, folder
 
 
-def _refuse_code(config: dict[str, Any], source: str) -> None:
-    """Refuse a model that brings its own Python code, before transformers sees it."""
-    if "auto_map" in config:
+def _find_folder(name: str) -> Path:
+    """The folder of a teacher, fetched if it is a hub id."""
+    source = HUB_IDS.get(name, name)
+    if name == "tiny":
+        source = str(BUNDLED / "tiny")
+        if not _bundled():
+            raise TeacherError(
+                "The teacher 'tiny' is not part of this installation.",
+                "Use dinov3-s, a local folder, or random:tiny for its shape alone.",
+            )
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        if source.startswith((".", "/", "~")) or source.count("/") > 1:
+            raise TeacherError(
+                f"There is no folder {source}.", "Give a folder that holds a transformers model."
+            )
+        if "/" not in source:
+            raise TeacherError(
+                f"Unknown teacher {name!r}.",
+                f"Choose one of {', '.join([*_bundled(), *HUB_IDS])}, a hub id such as "
+                "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
+            )
+        folder = _fetch(source)
+    try:
+        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_model(folder, error) from error
+    if "auto_map" in stated:  # before transformers sees it
         raise TeacherError(
             f"The teacher {source} brings its own code (auto_map in its config.json), which is "
             "never run.",
             f"Use a model of the families {', '.join(FAMILIES)}, or timm:NAME.",
         )
+    return folder
+
+
+def _fetch(source: str) -> Path:
+    """The folder of a hub model, downloaded or from the cache."""
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+
+    try:
+        return Path(huggingface_hub.snapshot_download(source, allow_patterns=_FILES))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        causes = [error, error.__cause__, error.__context__]
+        if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(error):
+            raise TeacherError(
+                f"The weights of {source} are gated.",
+                f"Accept the licence at https://huggingface.co/{source} and run `hf auth login`; "
+                f"or use an ungated teacher: {', '.join([*_bundled(), 'facebook/dinov2-small'])}, "
+                "or a folder of your own.",
+            ) from error
+        raise TeacherError(
+            f"The teacher {source} is not in the local cache and could not be fetched "
+            f"({str(error).splitlines()[0]}).",
+            "Check the name and the network; offline, give "
+            f"{' or '.join(['a folder that holds the model', *_bundled()])}.",
+        ) from error
+
+
+_FILES = ["config.json", "preprocessor_config.json", "model*.safetensors*"]
 
 
 def _bundled() -> list[str]:
@@ -270,43 +324,28 @@ def _bundled() -> list[str]:
     return ["tiny"] if (BUNDLED / "tiny" / "config.json").is_file() else []
 
 
-def _load_error(name: str, source: str, folder: Path | None, error: Exception) -> TeacherError:
-    if folder is not None:
-        return TeacherError(
-            f"The folder {source} does not hold a model that transformers can load ({error}).",
-            "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT.",
-        )
-    from huggingface_hub.errors import GatedRepoError
-
-    causes = [error, error.__cause__, error.__context__]
-    if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(error):
-        return TeacherError(
-            f"The weights of {source} are gated.",
-            f"Accept the licence at https://huggingface.co/{source} and run `hf auth login`; or "
-            f"use an ungated teacher: {', '.join([*_bundled(), 'facebook/dinov2-small'])}, or a "
-            "folder of your own.",
-        )
+def _no_model(folder: Path, error: Exception) -> TeacherError:
     return TeacherError(
-        f"The teacher {source} is not in the local cache and could not be fetched "
-        f"({str(error).splitlines()[0]}).",
-        "Check the name and the network; offline, give "
-        f"{' or '.join(['a folder that holds the model', *_bundled()])}.",
+        f"The folder {folder} does not hold a model that transformers can load ({error}).",
+        "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT.",
     )
 
 
-def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
+def _backbone_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
     config: Any = backbone.config
     if config.model_type not in FAMILIES:
         raise TeacherError(
             f"A {config.model_type!r} model cannot be a teacher.",
             f"Use one of the families {', '.join(FAMILIES)}, or timm:NAME.",
         )
-    mean, std = preprocessing(config, folder, *FAMILIES[config.model_type])
+    mean, std = preprocessing(folder, *FAMILIES[config.model_type])
     prefix = 1 + getattr(config, "num_register_tokens", 0)
     # A plain ViT accepts only its own image size unless positions are interpolated.
     options = {"interpolate_pos_encoding": True} if config.model_type == "vit" else {}
 
     def patch_tokens(model: nn.Module, pixels: Tensor) -> Tensor:
+        if isinstance(model, ViT):
+            return model(pixels)
         tokens: Tensor = model(pixel_values=pixels, **options).last_hidden_state
         return tokens[:, prefix:]
 
@@ -321,12 +360,10 @@ def _transformers_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
 
 
 def preprocessing(
-    config: Any, folder: Path | None, mean: tuple[float, ...], std: tuple[float, ...]
+    folder: Path | None, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std as `preprocessor_config.json` states them; those given where it does not."""
     processor = folder / "preprocessor_config.json" if folder else None
-    if folder is None and config.name_or_path:
-        processor = _cached_processor(config.name_or_path)
     if processor is None or not processor.is_file():
         return mean, std
     try:
@@ -341,17 +378,6 @@ def preprocessing(
             "Give three numbers each, one per colour.",
         )
     return mean, std
-
-
-def _cached_processor(hub_id: str) -> Path | None:
-    """The preprocessing a hub model states, fetched or from the cache; None if it states none."""
-    from transformers.utils import cached_file
-
-    try:
-        found = cached_file(hub_id, "preprocessor_config.json")
-    except OSError:
-        return None
-    return Path(found) if found else None
 
 
 _REFETCH = "It is damaged or not a transformers model; fetch it again."
