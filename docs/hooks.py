@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
+
+import griffe
 
 from strop.analysis.frame import find_analysis
 from strop.analysis.metric_info import METRICS
@@ -15,13 +18,35 @@ from strop.cli import COMMANDS, load_command
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Fill `<!-- cli -->` and similar marks. Point `../FILE` to the repository."""
-    blob = f"{config['repo_url']}/blob/main/"
+    blob = f"{config['extra']['repository']}/blob/main/"
     markdown = re.sub(r"\]\(\.\./", f"]({blob}", markdown)
     markdown = re.sub(r"\]\((\w+\.ipynb)\)", rf"]({blob}docs/\1)", markdown)
     for mark, generate in GENERATED.items():
         if mark in markdown:
             markdown = markdown.replace(mark, generate())
     return markdown
+
+
+class AlignedLists(griffe.Extension):
+    """Shows the aligned `name  description` lines of docstrings as lists."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = aligned_to_list(inspect.cleandoc(obj.docstring.value))
+
+
+def aligned_to_list(text: str) -> str:
+    """`name    text`, continued on indented lines, as Markdown list items."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        item = re.fullmatch(r"(\w[\w, .]*?)  +(\S.*)", line)
+        if item:
+            if lines and not lines[-1].startswith(("- ", " ")) and lines[-1]:
+                lines.append("")
+            lines.append(f"- **{item[1]}**: {item[2]}")
+        else:
+            lines.append(f"  {line.strip()}" if line.startswith("    ") else line)
+    return "\n".join(lines)
 
 
 def cli_reference() -> str:

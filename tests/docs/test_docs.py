@@ -128,7 +128,7 @@ def test_the_reference_lists_every_command() -> None:
     page = hooks.on_page_markdown(
         "<!-- cli -->\n<!-- studies -->\n<!-- metrics -->\n[x](../LICENSE) [y](tour.ipynb)",
         page=None,
-        config={"repo_url": "https://host/strop"},
+        config={"extra": {"repository": "https://host/strop"}},
     )
     assert all(re.search(rf"^### strop {name}\b", page, re.M) for name in COMMANDS)
     assert "| `--output, -o` |" in page
@@ -137,3 +137,10 @@ def test_the_reference_lists_every_command() -> None:
     assert "(https://host/strop/blob/main/LICENSE)" in page
     assert "(https://host/strop/blob/main/docs/tour.ipynb)" in page
     assert "<!--" not in page
+
+
+def test_aligned_lines_of_docstrings_become_lists() -> None:
+    text = "One line.\n\nlength  how long,\n        in tokens\nx, y    both\n\nMore text."
+    assert hooks.aligned_to_list(text) == (
+        "One line.\n\n- **length**: how long,\n  in tokens\n- **x, y**: both\n\nMore text."
+    )
