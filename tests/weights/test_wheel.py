@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ WEIGHTS_AT_MOST, WHEEL_AT_MOST = 32e6, 27e6
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built without a network from a copy: an old `build` folder has no part in it."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(REPOSITORY / "src", source / "src", ignore=unwanted)
@@ -68,6 +69,18 @@ def test_the_wheel_holds_the_whole_package(unpacked: Path) -> None:
     assert files(unpacked / "strop") == files(REPOSITORY / "src" / "strop")
     for name in MODELS:
         assert (unpacked / "strop" / "weights" / name / "model.safetensors").is_file()
+
+
+def test_links_of_the_readme_are_absolute(unpacked: Path) -> None:
+    (metadata,) = unpacked.glob("*.dist-info/METADATA")
+    text = metadata.read_text(encoding="utf-8")
+    (repository,) = re.findall(r"^Project-URL: Repository, (\S+)$", text, re.M)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert f"{repository}/raw/main/docs/images/program.png" in links
+    assert f"{repository}/blob/main/docs/quickstart.md" in links
+    assert all(link.startswith(("https://", "#")) for link in links)
+    for page in ("mkdocs.yml", "CITATION.cff"):
+        assert repository in (REPOSITORY / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", MODELS)
