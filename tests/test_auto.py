@@ -55,7 +55,7 @@ def test_options_of_transformers_are_taken(tokenizer, tmp_path):
     [
         lambda model: model.half(),
         lambda model: model.bfloat16(),
-        lambda model: model.to(torch.float64),
+        lambda model: model.to(torch.float16),
         lambda model: torch.nn.Sequential(model).half(),
     ],
     ids=["half", "bfloat16", "to", "in a parent"],

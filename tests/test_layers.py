@@ -22,7 +22,7 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
     {"files", "config", "device", "random", "progress", "pool"},
     {"images", "metrics", "figures", "statistics", "identity", "scenes"},
-    {"program", "squares"},
+    {"program", "squares", "listing"},
     {"model"},
     {"curriculum", "data"},
     {"objective"},  # takes from the curriculum how steps are marked in configs

@@ -599,3 +599,32 @@ def test_rows_keep_their_quality_and_edits_drop_it():
 def test_a_quality_that_does_not_fit_is_refused(quality):
     with pytest.raises(ProgramError, match=r"quality is .*Give a float32 number per program"):
         dataclasses.replace(rated_program(), quality=quality, check=True)
+
+
+# Conversions.
+
+
+def test_conversions_hold_the_active_codes():
+    program = Program(
+        codes=torch.tensor([[5, 6, 7, 8], [1, 2, 3, 4]]),
+        lengths=torch.tensor([3, 1]),
+        codebook_size=9,
+        names=("a", "b"),
+    ).erase(1)
+    assert program.to_numpy().tolist() == [[5, -1, 7], [1, -1, -1]]
+    assert program[0].to_numpy().tolist() == [5, -1, 7]
+    assert program.to_arrow().column("codes").to_pylist() == [[5, 6, 7], [1]]
+    frame = program.to_pandas()
+    assert frame["name"].tolist() == ["a", "b"]
+    assert [codes.tolist() for codes in frame["erased"]] == [[1], []]
+
+
+def test_language_model_input_leaves_out_holes_and_pads():
+    program = Program(
+        codes=torch.tensor([[5, 6, 7], [1, 2, 3]]), lengths=torch.tensor([3, 1]), codebook_size=9
+    ).erase(1)
+    given = program.to_lm()
+    assert given["input_ids"].tolist() == [[9, 5, 7, 10], [9, 1, 10, 11]]
+    assert given["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    given = program[1].to_lm(bos=20, eos=21, pad=0)
+    assert given["input_ids"].tolist() == [[20, 1, 21]]

@@ -11,6 +11,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -257,18 +258,16 @@ class Program:
                 "Interpret it with the model that wrote it.",
             )
 
-    # Files.
+    # Conversions.
 
-    def save(self, path: PathLike) -> None:
-        """Write all programs to `.parquet` or `.jsonl`, exactly and atomically."""
-        suffix = _suffix(path)
-        rows = list(self._rows())
-        if suffix == ".jsonl":
-            tag = {"format": format_tag("program", FORMAT), **self._header()}
-            write_text(path, "".join(json.dumps({**tag, **row}) + "\n" for row in rows))
-            return
+    def to_numpy(self) -> np.ndarray:
+        """Active codes `(B, L)` int64, or `(L,)` of one program; -1 at holes and past a length."""
+        longest = int(self.lengths.max())
+        return torch.where(self.active, self.codes, -1)[..., :longest].cpu().numpy()
+
+    def to_arrow(self) -> Any:
+        """A `pyarrow.Table` with one row per program: what `save` writes to Parquet."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         integers = pa.list_(pa.int32())
         schema = pa.schema(
@@ -284,12 +283,52 @@ class Program:
             {"strop": json.dumps({"format": format_tag("program", FORMAT), **self._header()})}
         )
         try:
-            table = pa.Table.from_pylist(rows, schema)
+            return pa.Table.from_pylist(list(self._rows()), schema)
         except UnicodeEncodeError as error:
             raise FormatError(
-                f"The name {error.object!r} is not UTF-8, which Parquet needs.",
+                f"The name {error.object!r} is not UTF-8, which Arrow and Parquet need.",
                 "Rename the image, or save to .jsonl.",
             ) from error
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with the columns of `to_arrow`. It needs pandas."""
+        try:
+            return self.to_arrow().to_pandas()
+        except ImportError as error:
+            raise ProgramError("pandas is not installed.", "Run `pip install pandas`.") from error
+
+    def to_lm(
+        self, *, bos: int | None = None, eos: int | None = None, pad: int | None = None
+    ) -> dict[str, Tensor]:
+        """Input of a language model: `input_ids` and `attention_mask`, `(B, T)` int64.
+
+        Ids of codes are the codes, 0 to N - 1; holes are left out. `bos` and `eos` are put around
+        each program, `pad` after it. By default they are N, N + 1 and N + 2.
+        """
+        first = self.codebook_size
+        begin, end, padding = (
+            first + offset if given is None else given
+            for offset, given in enumerate((bos, eos, pad))
+        )
+        rows = [[begin, *row.codes[row.active].tolist(), end] for row in self.to("cpu").as_batch()]
+        longest = max(map(len, rows))
+        ids = [row + [padding] * (longest - len(row)) for row in rows]
+        mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+        return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+    # Files.
+
+    def save(self, path: PathLike) -> None:
+        """Write all programs to `.parquet` or `.jsonl`, exactly and atomically."""
+        suffix = _suffix(path)
+        if suffix == ".jsonl":
+            rows = self._rows()
+            tag = {"format": format_tag("program", FORMAT), **self._header()}
+            write_text(path, "".join(json.dumps({**tag, **row}) + "\n" for row in rows))
+            return
+        import pyarrow.parquet as pq
+
+        table = self.to_arrow()
         with atomic_path(path) as temporary:
             pq.write_table(table, temporary, write_page_checksum=True)
 

@@ -16,6 +16,7 @@ from strop import Program
 from strop.cli import console
 from strop.device import check_device, choose_device
 from strop.errors import ConfigError, DataError, ProgramError
+from strop.listing import find_images
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -100,7 +101,7 @@ def test_progress_bars_draw_one_bar_for_each_task(monkeypatch) -> None:
 )
 def test_impossible_paths_are_refused(pattern: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        console.find_images([pattern])
+        find_images([pattern])
 
 
 @pytest.mark.parametrize("text", ["long", "-1", "9" * 5000])

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from strop.data import check_dataset, open_dataset
-from strop.data.layout import expand, list_files
+from strop.data.layout import expand
 from strop.errors import DataError
 from strop.images import save_image
+from strop.listing import list_files
 
 
 def touch(folder: Path, *names: str) -> None:

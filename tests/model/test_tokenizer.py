@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 from dataclasses import replace
 
@@ -421,7 +422,7 @@ def test_nonsense_is_refused_before_the_work(tokenizer):
         (torch.zeros(1, 2, 3, 64, 64), r"is not an RGB image"),
         (np.zeros((3, 64, 64), np.uint8), r"Give it as \(H, W, 3\)"),
         ([], r"no images"),
-        ([None], r"NoneType is not an image. Give a path"),
+        ([None], r"NoneType is not an image. Give paths"),
         ("nowhere.png", r"nowhere.png .*Check the path"),
         ([torch.zeros(3, 64, 64, dtype=torch.uint8), b""], r"empty"),
     ],
@@ -523,8 +524,66 @@ def test_a_gpu_in_fp32_agrees_with_the_cpu(make_tokenizer, images, program):
         tokenizer.interpret(edited.with_lengths(K))
 
 
+def test_a_program_is_interpreted_before_it_is_decoded(tokenizer, program):
+    assert torch.equal(tokenizer.decode(program), tokenizer.decode(tokenizer.interpret(program)))
+
+
+def test_embeddings_are_what_the_interpreter_reads(tokenizer, program):
+    embeddings, active = tokenizer.embed(program.erase(0))
+    longest = int(program.lengths.max())
+    assert embeddings.shape == (len(program), longest, tokenizer.config.interpreter.width)
+    assert torch.equal(active, program.erase(0).active[:, :longest])
+    heard = []
+    hook = tokenizer.interpreter.layers[0].register_forward_pre_hook(
+        lambda layer, inputs: heard.append(inputs[1])
+    )
+    tokenizer.interpret(program)
+    hook.remove()
+    torch.testing.assert_close(heard[0], embeddings)
+    assert tokenizer.embed(program[0])[0].shape[:2] == (1, len(program[0]))
+
+
+def pickled(tokenizer):
+    return pickle.loads(pickle.dumps(tokenizer))  # noqa: S301
+
+
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
+def test_a_tokenizer_pickles_after_its_teacher_was_loaded(tokenizer, images, copied):
+    loaded = Tokenizer(tokenizer.config)
+    loaded.load_state_dict(tokenizer.state_dict())
+    expected = loaded.eval().encode(images)
+    again = copied(loaded)
+    assert again.__dict__["_teacher"] is None
+    assert again.known_teacher_digest == loaded.teacher.digest
+    assert again.encode(images) == expected
+
+
+class Encoded(torch.utils.data.Dataset):
+    """Images that worker processes encode."""
+
+    def __init__(self, tokenizer, images):
+        self.tokenizer, self.images = tokenizer, images
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.tokenizer.encode(self.images[index], length="max").codes[0]
+
+
+@pytest.mark.slow
+def test_a_tokenizer_works_in_spawned_workers(tokenizer, images):
+    loaded = Tokenizer(tokenizer.config)
+    loaded.load_state_dict(tokenizer.state_dict())
+    codes = loaded.eval().encode(images, length="max").codes
+    loader = torch.utils.data.DataLoader(
+        Encoded(loaded, images), batch_size=3, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert torch.equal(torch.cat(list(loader)), codes)
+
+
 def test_other_types_than_fields_and_programs_are_refused(tokenizer, program):
-    with pytest.raises(ModelError, match=r"A Program is not a field\. Give what"):
-        tokenizer.decode(program)
+    with pytest.raises(ModelError, match=r"A list is not a field\. Give a program"):
+        tokenizer.decode([program])
     with pytest.raises(ProgramError, match="A Tensor is not a program"):
         tokenizer.interpret(program.codes)

@@ -21,7 +21,6 @@ from strop.cli.console import (
     Model,
     check_writable,
     complain,
-    find_images,
     load_model,
     out,
     parse_length,
@@ -32,6 +31,7 @@ from strop.cli.console import (
 from strop.errors import FormatError, ImageError
 from strop.files import atomic_path, format_tag
 from strop.images import read_square, save_image
+from strop.listing import find_images
 from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
 from strop.program import SUFFIXES, Program

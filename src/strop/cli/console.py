@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -158,45 +157,3 @@ def parse_length(text: str | None) -> int | Literal["max", "search"] | None:
             'Give a whole number, "max", or "search".',
         )
     return int(text)
-
-
-def find_images(patterns: Sequence[str]) -> list[str]:
-    """Files, folders (searched recursively) and globs to a list of files, in order."""
-    from strop.data.layout import list_files
-    from strop.images import SUFFIXES
-
-    found: list[str] = []
-    for pattern in patterns:
-        if not pattern.strip():  # an unset shell variable does not mean the current folder
-            raise DataError(
-                "A path is empty.", "Give a file, a folder or a pattern. The current folder is `.`."
-            )
-        path = _expanded(pattern)
-        if path.is_dir():
-            names = list_files(path)
-            if not names:
-                raise DataError(
-                    f"The folder {pattern} holds no images.",
-                    f"It should hold files ending in {', '.join(sorted(SUFFIXES))}.",
-                )
-            found += [str(path / name) for name in names]
-        elif path.exists() or not glob.has_magic(pattern):
-            found.append(str(path))  # reading reports a missing file
-        else:
-            # `Path.glob` does not take absolute patterns.
-            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
-            files = sorted(match for match in matches if Path(match).is_file())
-            if not files:
-                raise DataError(f"No file matches {pattern}.", "Check the pattern.")
-            found += files
-    return list(dict.fromkeys(found))
-
-
-def _expanded(pattern: str) -> Path:
-    """A path with `~` replaced by the home folder."""
-    if "\0" in pattern:
-        raise DataError(f"The path {pattern!r} holds a NUL character.", "Remove it.")
-    try:
-        return Path(pattern).expanduser()
-    except RuntimeError as error:  # ~user without such a user
-        raise DataError(f"{pattern} names an unknown home folder.", "Check the path.") from error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from strop.data.decode import make_table
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import Layout, list_files
+from strop.data.layout import Layout
 from strop.data.record import VOID
 from strop.files import PathLike
+from strop.listing import list_files
 
 _LABEL_IDS = {
     "road": 7,

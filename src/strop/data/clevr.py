@@ -10,10 +10,11 @@ from typing import Any, cast
 import torch
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import Layout, choose, list_files, load_json
+from strop.data.layout import Layout, choose, load_json
 from strop.data.record import Record
 from strop.errors import DataError
 from strop.files import PathLike
+from strop.listing import list_files
 from strop.scenes.describe import check_scene, field
 from strop.scenes.scene import By, class_names
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from strop.errors import DataError
 from strop.files import PathLike
-from strop.images import SUFFIXES
+from strop.listing import list_files
 
 Item = TypeVar("Item")
 
@@ -92,45 +90,6 @@ class Layout:
 def first_file(root: Path, candidates: Sequence[str]) -> Path | None:
     """The first of `candidates` that is a file under `root`."""
     return next((root / name for name in candidates if (root / name).is_file()), None)
-
-
-def list_files(folder: Path, suffixes: Iterable[str] = SUFFIXES) -> list[str]:
-    """Files below `folder` by suffix, as sorted relative paths, without hidden ones.
-
-    Links are followed, but each real folder and each real file is listed once. A real name takes
-    precedence over a link to it.
-    """
-    wanted = frozenset(suffixes)
-    names: list[str] = []
-    linked_files: list[tuple[str, str]] = []  # relative name, real path
-    visited: set[str] = set()
-    listed: set[str] = set()
-    folders, linked_folders = deque([("", str(folder))]), deque[tuple[str, str]]()
-    while folders or linked_folders:
-        below, path = (folders or linked_folders).popleft()
-        real = os.path.realpath(path)
-        if real in visited:
-            continue
-        visited.add(real)
-        with suppress(OSError), os.scandir(path) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.name.startswith(".") or entry.name == "__MACOSX":
-                    continue
-                name = f"{below}/{entry.name}" if below else entry.name
-                if entry.is_dir():
-                    (linked_folders if entry.is_symlink() else folders).append((name, entry.path))
-                elif name[name.rfind(".") :].lower() not in wanted:
-                    continue
-                elif entry.is_symlink():
-                    linked_files.append((name, os.path.realpath(entry.path)))
-                else:
-                    names.append(name)
-                    listed.add(f"{real}/{entry.name}")
-    for name, real in sorted(linked_files):
-        if real not in listed:
-            listed.add(real)
-            names.append(name)
-    return sorted(names)
 
 
 def choose(value: str, choices: Sequence[str], what: str) -> str:

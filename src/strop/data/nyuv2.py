@@ -12,10 +12,11 @@ import torch
 
 from strop.data.decode import labels_of, look_up, make_table
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import Layout, choose, expand, first_file, found, list_files, read_lines
+from strop.data.layout import Layout, choose, expand, first_file, found, read_lines
 from strop.data.record import VOID, Record
 from strop.errors import DataError
 from strop.files import PathLike
+from strop.listing import list_files
 
 _NAMES = """
 wall; floor; cabinet; bed; chair; sofa; table; door; window; bookshelf; picture; counter; blinds;

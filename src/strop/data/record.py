@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from strop.errors import DataError, StropError
 
@@ -151,6 +152,14 @@ def stack(records: Sequence[Record], indices: Sequence[int]) -> Batch:
         scenes=scenes if len(scenes) == len(records) else None,
         **{name: part(name) for name in PARTS},
     )
+
+
+def _collate(records: Sequence[Record], *, collate_fn_map: object = None) -> Batch:
+    return stack(records, [-1] * len(records))
+
+
+# A `DataLoader` of records yields batches, whose indices are unknown: -1.
+default_collate_fn_map[Record] = _collate
 
 
 def concat(batches: Sequence[Batch]) -> Batch:

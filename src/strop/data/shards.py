@@ -20,10 +20,11 @@ from typing import Any
 import torch
 
 from strop.data.decode import identity_table, read_parts
-from strop.data.layout import expand, found, list_files
+from strop.data.layout import expand, found
 from strop.data.record import VOID, Record
 from strop.errors import DataError
 from strop.images import MAX_FILE_BYTES, SUFFIXES
+from strop.listing import list_files
 from strop.scenes.describe import check_scene
 
 _MAX_OPEN = 64  # files; a process may open about 1000, and datasets can have more shards

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from strop.analysis.counterfactual import pair_erasure
-from strop.data.layout import list_files
 from strop.data.rendered import ScenesDataset
 from strop.errors import DataError, ImageError
 from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
 from strop.inspector.pictures import thumbnail
+from strop.listing import list_files
 from strop.program import Program
 
 SCENES = 32

@@ -2,54 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from strop.errors import ImageError
 from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
+from strop.listing import find_images
+
+Images = ImageLike | Iterable[Any]
+"""An image or a collection of images; see `Tokenizer.encode`."""
+
+IMAGE_KEYS = ("image", "images", "pixel_values", "img")
+"""Where the items of other libraries hold their image or images."""
 
 
 def square_batches(
-    images: ImageLike | Sequence[ImageLike],
-    *,
-    size: int,
-    fit: Fit,
-    batch: int,
-    device: torch.device,
+    images: Images, *, size: int, fit: Fit, batch: int, device: torch.device
 ) -> Iterator[Tensor]:
     """Any images as uint8 `(b, 3, size, size)` on `device`, at most `batch` at a time.
 
     On a CPU they go one by one, so that a result never depends on the other images of a batch.
     """
     batch = 1 if device.type == "cpu" else batch
-    if isinstance(images, Tensor) and images.ndim == 4:
-        if images.shape[1] != 3:
-            raise ImageError(
-                f"A tensor of shape {tuple(images.shape)} is not a batch of RGB images.",
-                "Give it as (B, 3, H, W).",
-            )
-        for part in tensor_to_bytes(images).split(batch):
-            yield fit_square(part.to(device), size, fit)
-        return
-    listed = _listed(images)
-    if not listed:
+    waiting: list[Tensor] = []
+    found = False
+    for image in _each(images):
+        found = True
+        if isinstance(image, Tensor) and image.ndim == 4:
+            if waiting:
+                yield torch.stack(waiting)
+                waiting = []
+            for part in tensor_to_bytes(image).split(batch):
+                yield fit_square(part.to(device), size, fit)
+            continue
+        waiting.append(read_square(image, size, fit).to(device))
+        if len(waiting) == batch:
+            yield torch.stack(waiting)
+            waiting = []
+    if waiting:
+        yield torch.stack(waiting)
+    if not found:
         raise ImageError("There are no images to encode.", "Give at least one.")
-    for start in range(0, len(listed), batch):
-        squares = [read_square(each, size, fit) for each in listed[start : start + batch]]
-        yield torch.stack([square.to(device) for square in squares])
 
 
-def names_of(images: Any) -> tuple[str, ...]:
+def listed(images: Images) -> Images:
+    """Folders and generators of paths as lists of paths; everything else as it is."""
+    if isinstance(images, str | os.PathLike) and os.path.isdir(images):  # noqa: PTH112
+        return find_images([os.fspath(images)])
+    if isinstance(images, Iterator):
+        first = next(images, None)
+        if first is None:
+            return []
+        rest = chain([first], images)
+        return list(rest) if isinstance(first, str | os.PathLike) else rest
+    return images
+
+
+def names_of(images: Images) -> tuple[str, ...]:
     """The names of images given as paths, or none if any is not a path."""
-    listed = _listed(images)
-    if all(isinstance(image, str | Path) for image in listed):
-        return tuple(str(image) for image in listed)
-    return ()
+    each = images if isinstance(images, list | tuple) else [images]
+    paths = [os.fspath(image) for image in each if isinstance(image, str | os.PathLike)]
+    return tuple(paths) if len(paths) == len(each) else ()
 
 
-def _listed(images: Any) -> Sequence[Any]:
-    return images if isinstance(images, list | tuple) else [images]
+def _each(images: Any) -> Iterator[ImageLike]:
+    """The images of any input: single ones, and batches `(B, 3, H, W)`."""
+    images = listed(images)
+    if isinstance(images, str | os.PathLike | bytes | Image.Image):
+        yield images
+    elif isinstance(images, Tensor | np.ndarray):
+        yield _batch(images) if images.ndim == 4 else images
+    elif isinstance(images, Mapping):
+        yield from _each(_of_mapping(images))
+    elif (held := _held(images)) is not None:
+        yield held
+    elif isinstance(images, Iterable):
+        for item in images:
+            yield from _each(_of_pair(item) if isinstance(item, list | tuple) else item)
+    elif hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+        for index in range(len(images)):
+            yield from _each(images[index])
+    else:
+        raise ImageError(
+            f"A {type(images).__name__} is not an image.",
+            "Give paths, bytes, PIL images, arrays, tensors, or a collection of these.",
+        )
+
+
+def _held(item: Any) -> Tensor | None:
+    """The image of a `Record`, the images of a `Batch`."""
+    for name in ("image", "images"):
+        if isinstance(found := getattr(item, name, None), Tensor):
+            return found
+    return None
+
+
+def _batch(images: Tensor | np.ndarray) -> Tensor:
+    """A 4-dimensional tensor or array as `(B, 3, H, W)`."""
+    array = isinstance(images, np.ndarray)
+    if images.shape[-1 if array else 1] != 3:
+        raise ImageError(
+            f"{'An array' if array else 'A tensor'} of shape {tuple(images.shape)} is not a batch "
+            "of RGB images.",
+            f"Give it as {'(B, H, W, 3)' if array else '(B, 3, H, W)'}.",
+        )
+    if isinstance(images, Tensor):
+        return images
+    if images.dtype.kind not in "fu" or not images.dtype.isnative:
+        raise ImageError(
+            f"Images of {images.dtype} cannot be used.",
+            "Give uint8 in [0, 255] or float in [0, 1].",
+        )
+    return torch.from_numpy(np.array(images, order="C")).permute(0, 3, 1, 2)
+
+
+def _of_mapping(item: Mapping[str, Any]) -> Any:
+    """The image or images of a row of a dataset, or of a collated batch."""
+    keys = [key for key in IMAGE_KEYS if key in item]
+    keys = keys or [key for key, value in item.items() if isinstance(value, Image.Image)]
+    if len(keys) != 1:
+        raise ImageError(
+            f"A row with the columns {', '.join(map(str, item))} has "
+            f"{'several images' if keys else 'no image'}.",
+            'Give the column of the images, such as dataset["picture"].',
+        )
+    return item[keys[0]]
+
+
+def _of_pair(item: list[Any] | tuple[Any, ...]) -> Any:
+    """The images of `(images, labels)`, as a dataset or a `DataLoader` yields it; else all."""
+    if item and isinstance(item[0], Tensor | np.ndarray | Image.Image):
+        alike = all(isinstance(each, type(item[0])) for each in item[1:])
+        shaped = not isinstance(item[0], Tensor) or all(
+            each.ndim == item[0].ndim for each in item[1:] if isinstance(each, Tensor)
+        )
+        if not (alike and shaped):
+            return item[0]
+    return item

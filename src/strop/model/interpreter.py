@@ -55,12 +55,16 @@ class Interpreter(nn.Module):
         `active` `(B, L)` bool marks those that are read; the others have no effect. Each row needs
         at least one.
         """
-        program = self.embed(z_q) + self.prefix_positions[: z_q.shape[1]]
+        program = self.embed_program(z_q)
         grid = self.grid.to(program.dtype).expand(len(z_q), -1, -1)
         visible = active[:, None, None, :]
         for layer in self.layers:
             grid = layer(grid, program, visible)
         return self.project(self.norm_out(grid))
+
+    def embed_program(self, z_q: Tensor) -> Tensor:
+        """Code vectors `(B, L, d_c)` to the memory `(B, L, d)` that the grid queries read."""
+        return self.embed(z_q) + self.prefix_positions[: z_q.shape[1]]
 
 
 class InterpreterLayer(AttentionLayer):

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
-from strop.images import ImageLike
 from strop.model.decoder import Decoder
 from strop.model.generator import Generator
-from strop.model.inputs import names_of, square_batches
+from strop.model.inputs import Images, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
 from strop.model.length_rule import TOLERANCE, LengthRule, needs_rate_head
@@ -99,7 +98,7 @@ class Tokenizer(nn.Module):
         )
         self.decoder = Decoder(config.decoder, field_width=width) if config.decoder else None
         # Not a submodule: see the docstring.
-        self.__dict__["_teacher"] = None
+        self.__dict__.update(_teacher=None, _teacher_has_name=False)
         if teacher is not None:
             self._adopt(teacher)
 
@@ -113,6 +112,7 @@ class Tokenizer(nn.Module):
         """The frozen teacher, loaded at first use."""
         if self.__dict__["_teacher"] is None:
             self._adopt(load_teacher(self.config.teacher.name))
+            self.__dict__["_teacher_has_name"] = True
         return self.__dict__["_teacher"]
 
     @property
@@ -147,7 +147,7 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def encode(
         self,
-        images: ImageLike | Sequence[ImageLike],
+        images: Images,
         *,
         length: int | Tensor | Literal["max", "search"] | None = None,
         quality: float | None = None,
@@ -159,8 +159,10 @@ class Tokenizer(nn.Module):
     ) -> Program:
         """Images to their programs.
 
-        images       a path, bytes, PIL image, array or tensor; or a sequence of these; or a batch
-                     `(B, 3, H, W)`, uint8 or float in [0, 1]
+        images       a path, folder, bytes, PIL image, array `(H, W, 3)` or tensor `(3, H, W)`; a
+                     batch `(B, H, W, 3)` or `(B, 3, H, W)`, uint8 or float in [0, 1]; or any
+                     iterable of these, such as a list, a generator, a `DataLoader`, or a dataset
+                     of `datasets` or its image column
         length       force one length, or one per image, or "max" for all K; or "search" for each
                      image's shortest with a cosine error within `tolerance` of its least, which
                      costs K interpretations an image
@@ -191,6 +193,7 @@ class Tokenizer(nn.Module):
             tolerance=tolerance,
         )
         rule.check(self.config)  # before any image is read
+        images = listed(images)
         names = names_of(images)
         program = self.encode_batches(self._batches(images, batch), rule, batch=batch)
         return replace(program, names=names, check=False)
@@ -237,7 +240,7 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def rate_curve(
         self,
-        images: ImageLike | Sequence[ImageLike],
+        images: Images,
         *,
         confidence: float = 0.5,
         batch: int = 32,
@@ -259,10 +262,8 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
         """Interpret programs as fields `(B, S, d_enc)`, in the teacher's scale."""
-        self._check_program(program)
-        program = program.as_batch().to(self.device)
-        longest = int(program.lengths.max())
-        codes, active = program.codes[:, :longest], program.active[:, :longest]
+        program, active = self._readable(program)
+        codes = program.codes[:, : active.shape[1]]
         parts = [
             self._interpret(codes[i : i + batch], active[i : i + batch])
             for i in range(0, len(codes), batch)
@@ -270,16 +271,34 @@ class Tokenizer(nn.Module):
         return torch.cat(parts) / self.config.teacher.scale
 
     @torch.no_grad()
-    def decode(self, field: Tensor, *, batch: int = 64) -> Tensor:
-        """Decode fields `(B, S, d_enc)` to pixels for inspection: `(B, 3, H, H)` in [0, 1]."""
+    def embed(self, program: Program) -> tuple[Tensor, Tensor]:
+        """Tokens for another model: embeddings `(B, L, d)` float32 and a mask `(B, L)` bool.
+
+        They are what the interpreter attends to: projected code vectors plus prefix positions. L
+        is the longest length; the mask is True at active tokens.
+        """
+        program, active = self._readable(program)
+        with self._autocast():
+            vectors = self.quantizer.vectors(program.codes[:, : active.shape[1]])
+            return self.interpreter.embed_program(vectors).float(), active
+
+    @torch.no_grad()
+    def decode(self, field: Tensor | Program, *, batch: int = 64) -> Tensor:
+        """Decode fields `(B, S, d_enc)` to pixels for inspection: `(B, 3, H, H)` in [0, 1].
+
+        A program is interpreted first.
+        """
         if self.decoder is None:
             raise ModelError(
                 "This model has no pixel decoder.", "Train one with `strop train-decoder MODEL`."
             )
         expected = (self.config.grid**2, self.config.teacher.width)
+        if isinstance(field, Program):
+            field = self.interpret(field, batch=batch)
         if not isinstance(field, Tensor):
             raise ModelError(
-                f"A {type(field).__name__} is not a field.", "Give what `interpret` returns."
+                f"A {type(field).__name__} is not a field.",
+                "Give a program, or what `interpret` returns.",
             )
         if field.ndim != 3 or field.shape[1:] != expected:
             raise ModelError(
@@ -295,9 +314,7 @@ class Tokenizer(nn.Module):
             self.decoder.train(was_training)
 
     @torch.no_grad()
-    def field(
-        self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32, resize: bool = True
-    ) -> Tensor:
+    def field(self, images: Images, *, batch: int = 32, resize: bool = True) -> Tensor:
         """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
 
         Without `resize`, a uint8 batch `(B, 3, H, W)` of any size keeps it, and S follows.
@@ -309,7 +326,7 @@ class Tokenizer(nn.Module):
         return torch.cat(parts)
 
     @torch.no_grad()
-    def analyse(self, images: ImageLike | Sequence[ImageLike], *, batch: int = 32) -> Encoding:
+    def analyse(self, images: Images, *, batch: int = 32) -> Encoding:
         """Images to everything the model computes from them; see `encode` for what images may be.
 
         All parts stay on the model's device: for a large dataset, call it batch by batch.
@@ -486,9 +503,16 @@ class Tokenizer(nn.Module):
         self._digests.clear()
         return super().train(mode)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickling: a teacher that was loaded by its name is loaded again when needed."""
+        state = dict(super().__getstate__())  # type: ignore[no-untyped-call]
+        if state["_teacher_has_name"]:
+            state.update(_teacher=None, _teacher_digest=self.teacher_digest)
+        return state
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         codebook = self.quantizer.codebook
-        if fn(codebook[:1]).dtype != codebook.dtype:  # .half(), .bfloat16(), .to(torch.float16)
+        if fn(codebook[:1]).dtype.itemsize < codebook.dtype.itemsize:  # .half(), .bfloat16()
             raise ModelError(
                 "A tokenizer keeps its weights in float32: a rounded codebook gives other codes.",
                 'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',
@@ -573,7 +597,7 @@ class Tokenizer(nn.Module):
         head = self._rate_head("a quality")
         return head.shortest(log_error, rule.quality or head.quality, rule.confidence or CONFIDENCE)
 
-    def _batches(self, images: ImageLike | Sequence[ImageLike], batch: int) -> Iterator[Tensor]:
+    def _batches(self, images: Images, batch: int) -> Iterator[Tensor]:
         config = self.config
         return square_batches(
             images, size=config.image_size, fit=config.fit, batch=batch, device=self.device
@@ -587,6 +611,12 @@ class Tokenizer(nn.Module):
         return self._known_identity().wrote(model) or model == legacy_fingerprint(
             self.config, self.quantizer.codebook
         )
+
+    def _readable(self, program: Program) -> tuple[Program, Tensor]:
+        """A program that this model can read, on its device, and its active tokens `(B, L)`."""
+        self._check_program(program)
+        program = program.as_batch().to(self.device)
+        return program, program.active[:, : int(program.lengths.max())]
 
     def _check_program(self, program: Program) -> None:
         if not isinstance(program, Program):

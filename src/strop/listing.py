@@ -1,0 +1,91 @@
+"""Find image files: folders, globs, and links that lead in circles."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from strop.errors import DataError
+from strop.images import SUFFIXES
+
+
+def find_images(patterns: Sequence[str]) -> list[str]:
+    """Files, folders (searched recursively) and globs to a list of files, in order."""
+    found: list[str] = []
+    for pattern in patterns:
+        if not pattern.strip():  # an unset shell variable does not mean the current folder
+            raise DataError(
+                "A path is empty.", "Give a file, a folder or a pattern. The current folder is `.`."
+            )
+        path = _expanded(pattern)
+        if path.is_dir():
+            names = list_files(path)
+            if not names:
+                raise DataError(
+                    f"The folder {pattern} holds no images.",
+                    f"It should hold files ending in {', '.join(sorted(SUFFIXES))}.",
+                )
+            found += [str(path / name) for name in names]
+        elif path.exists() or not glob.has_magic(pattern):
+            found.append(str(path))  # reading reports a missing file
+        else:
+            # `Path.glob` does not take absolute patterns.
+            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
+            files = sorted(match for match in matches if Path(match).is_file())
+            if not files:
+                raise DataError(f"No file matches {pattern}.", "Check the pattern.")
+            found += files
+    return list(dict.fromkeys(found))
+
+
+def _expanded(pattern: str) -> Path:
+    """A path with `~` replaced by the home folder."""
+    if "\0" in pattern:
+        raise DataError(f"The path {pattern!r} holds a NUL character.", "Remove it.")
+    try:
+        return Path(pattern).expanduser()
+    except RuntimeError as error:  # ~user without such a user
+        raise DataError(f"{pattern} names an unknown home folder.", "Check the path.") from error
+
+
+def list_files(folder: Path, suffixes: Iterable[str] = SUFFIXES) -> list[str]:
+    """Files below `folder` by suffix, as sorted relative paths, without hidden ones.
+
+    Links are followed, but each real folder and each real file is listed once. A real name takes
+    precedence over a link to it.
+    """
+    wanted = frozenset(suffixes)
+    names: list[str] = []
+    linked_files: list[tuple[str, str]] = []  # relative name, real path
+    visited: set[str] = set()
+    listed: set[str] = set()
+    folders, linked_folders = deque([("", str(folder))]), deque[tuple[str, str]]()
+    while folders or linked_folders:
+        below, path = (folders or linked_folders).popleft()
+        real = os.path.realpath(path)
+        if real in visited:
+            continue
+        visited.add(real)
+        with suppress(OSError), os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.name.startswith(".") or entry.name == "__MACOSX":
+                    continue
+                name = f"{below}/{entry.name}" if below else entry.name
+                if entry.is_dir():
+                    (linked_folders if entry.is_symlink() else folders).append((name, entry.path))
+                elif name[name.rfind(".") :].lower() not in wanted:
+                    continue
+                elif entry.is_symlink():
+                    linked_files.append((name, os.path.realpath(entry.path)))
+                else:
+                    names.append(name)
+                    listed.add(f"{real}/{entry.name}")
+    for name, real in sorted(linked_files):
+        if real not in listed:
+            listed.add(real)
+            names.append(name)
+    return sorted(names)
