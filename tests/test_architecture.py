@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[1] / "ARCHITECTURE.md"
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The names that the page's code defines, in a module of its own."""
+    """The names that the page's code defines, in a new module."""
     monkeypatch.setattr(spec, "KINDS", dict(spec.KINDS))
     module = types.ModuleType("architecture_examples")
     monkeypatch.setitem(sys.modules, module.__name__, module)

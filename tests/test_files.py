@@ -81,7 +81,7 @@ def test_the_temporary_of_a_killed_writer_is_removed_by_the_next(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "c.txt"]
 
 
-def test_a_folder_has_one_writer_and_the_second_is_told_who(tmp_path):
+def test_a_folder_has_one_writer_and_the_second_learns_its_holder(tmp_path):
     script = (
         "import sys; from strop.files import exclusive\n"
         f"with exclusive({str(tmp_path / 'out')!r}): print('locked', flush=True); sys.stdin.read()"
@@ -90,8 +90,8 @@ def test_a_folder_has_one_writer_and_the_second_is_told_who(tmp_path):
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout.readline() == "locked\n"
-    told = rf"process {process.pid} on {re.escape(socket.gethostname())} since 20\d\d-.*\+00:00"
-    with pytest.raises(BusyError, match=told), exclusive(tmp_path / "out"):
+    message = rf"process {process.pid} on {re.escape(socket.gethostname())} since 20\d\d-.*\+00:00"
+    with pytest.raises(BusyError, match=message), exclusive(tmp_path / "out"):
         pass
     process.kill()
     process.communicate()
@@ -137,7 +137,7 @@ def test_children_do_not_keep_the_lock_of_their_parent(tmp_path):
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
     def flock(descriptor, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 

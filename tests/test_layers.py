@@ -52,7 +52,7 @@ def component(dotted: str) -> str:
 
 def name_of(path: Path) -> str:
     parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-    # The package's own __init__ keeps its name, so that it is told from a component.
+    # The package's own __init__ keeps its name, which separates it from a component.
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
 
 
@@ -184,6 +184,6 @@ def test_methods_named_like_forbidden_uses_are_let_through():
     assert not forbidden_uses(ast.parse("model.eval()\nProgram.load(path)"), "strop.cli.codes")
 
 
-def test_every_module_is_looked_at():
+def test_every_module_is_checked():
     names = {name_of(path) for path in modules()}
     assert {"strop.__init__", "strop.program", "strop.model", "strop.model.teacher"} <= names

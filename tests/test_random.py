@@ -8,7 +8,7 @@ import torch
 from strop.random import seeded
 
 
-def test_the_block_draws_by_its_seed_and_the_caller_goes_on_as_before():
+def test_the_block_draws_by_its_seed_and_the_caller_is_unaffected():
     torch.manual_seed(5)
     of_five = torch.rand(2)
     torch.manual_seed(7)
@@ -19,7 +19,7 @@ def test_the_block_draws_by_its_seed_and_the_caller_goes_on_as_before():
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_the_caller_goes_on_as_before_also_after_an_error():
+def test_the_caller_is_unaffected_also_after_an_error():
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="oh"), seeded(5):
         raise ValueError("oh")

@@ -141,7 +141,7 @@ def _cost_of_lengths(rows: list[Row], kind: str) -> Iterator[Block]:
             changes.append(f"{found[0] - found[1]:+.3f} for `{row.name}`{beside}")
     if changes:
         yield Text(
-            "One fixed length of all K tokens, in a model of its own, changes R² by "
+            "One fixed length of all K tokens, in a separate model, changes R² by "
             f"{', '.join(changes)}."
         )
 

@@ -94,7 +94,7 @@ def test_one_d_piece_is_called_as_its_package_says(images):
     assert adapter.bits == 3072
 
 
-def test_without_the_packages_the_remedy_is_told():
+def test_without_the_packages_the_remedy_is_reported():
     for name, where in (("flextok-d12-d12-in1k", "ml-flextok"), ("one-d-piece-s-256", "One-D")):
         with pytest.raises(ModelError, match=where):
             ADAPTERS[name]()

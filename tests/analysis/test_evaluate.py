@@ -195,13 +195,13 @@ def test_an_unknown_suite_is_refused(tokenizer, folders, tmp_path, no_work):
 
 def test_data_that_does_not_match_is_refused(tokenizer, folders, tmp_path, no_work):
     val, train = folders
-    for data, fit, told in (
+    for data, fit, message in (
         ([], [], "nothing to measure"),
         ([val, train], [train], "2 --data and 1 --train"),
         ([val, val], [], "given twice"),
         ([val], [val], "fitted on and measured"),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             evaluate(tokenizer, data, tmp_path, suites=["alignment"], train=fit)
 
 

@@ -107,7 +107,7 @@ def test_surprise_detects_programs_of_another_chain(prior):
 
 @torch.no_grad()
 def test_a_priors_probabilities_are_those_of_programs(prior):
-    # Over all programs of up to two codes, and those that go on after two, they sum to one.
+    # Over all programs of up to two codes, and those that continue after two, they sum to one.
     short = [[a] for a in range(N)] + [[a, b] for a in range(N) for b in range(N)]
     share = 2.0 ** -prior.bits(program_of(short, N, K))
     going_on = prior.log_probabilities(torch.cartesian_prod(*[torch.arange(N)] * 2)).exp()

@@ -124,7 +124,7 @@ def test_columns_of_coco_and_imagenet_are_kept_apart():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"images": 445}, "445 images of 1,449"),
         ({"data": "voc:/data/voc?split=trainaug"}, "the split trainaug"),
@@ -132,9 +132,9 @@ def test_columns_of_coco_and_imagenet_are_kept_apart():
         ({"suite": "segmentation", "protocol": "dinov3"}, "protocol is dinov3"),
     ],
 )
-def test_what_differs_is_named_and_has_no_figure(changes, told):
+def test_what_differs_is_named_and_has_no_figure(changes, message):
     setting = setting_of(part(**changes))
-    assert any(told in each for each in setting.differs)
+    assert any(message in each for each in setting.differs)
     assert setting.value("alignment", "cosine") is None
 
 

@@ -23,9 +23,9 @@ def test_scenes_are_written(run: Run, tmp_path: Path) -> None:
     assert (status, out) == (0, "")
     assert f"Wrote 3 scenes; their descriptions are in {folder}" in err
     status, out, _ = run("data", "scenes", *options, "--json")
-    told = json.loads(out)
-    assert (told["scenes"], told["output"]) == (3, str(folder))
-    assert len(json.loads(Path(told["descriptions"]).read_text())["scenes"]) == 3
+    report = json.loads(out)
+    assert (report["scenes"], report["output"]) == (3, str(folder))
+    assert len(json.loads(Path(report["descriptions"]).read_text())["scenes"]) == 3
 
 
 def test_scenes_are_rendered_where_and_by_whom_was_asked(
@@ -58,10 +58,10 @@ def test_check_and_pack_name_what_is_broken(run: Run, tmp_path: Path) -> None:
     assert "x[/b].png" in err
     options = ("--size", 16, "--workers", 0)
     status, out, err = run("data", "pack", source, "--out", target, *options, "--json")
-    told = json.loads(out)
+    report = json.loads(out)
     assert status == 1
-    assert (told["records"], told["size"], told["output"]) == (1, 16, str(target))
-    assert "x[/b].png" in told["skipped"][0]["reason"]
+    assert (report["records"], report["size"], report["output"]) == (1, 16, str(target))
+    assert "x[/b].png" in report["skipped"][0]["reason"]
     assert "x[/b].png" in err
     status, _, err = run("data", "pack", source, "--out", f"{target}2", *options)
     assert f"to {target}2:" in err

@@ -34,7 +34,7 @@ def test_counts(voc_root: Path, write_image: Write, write_ids: Write, workers: i
     json.dumps(report.as_dict())
 
 
-def test_broken_files_are_named_and_reading_goes_on(voc_root: Path) -> None:
+def test_broken_files_are_named_and_reading_continues(voc_root: Path) -> None:
     (voc_root / "VOCdevkit/VOC2012/JPEGImages/2007_000001.jpg").unlink()
     report = check_dataset(open_dataset(f"voc:{voc_root}"))
     assert not report.ok

@@ -319,7 +319,7 @@ def test_imagenet_flat_with_the_devkit(tmp_path: Path, write_image: Write) -> No
         open_dataset(f"imagenet:{tmp_path}")
     devkit = tmp_path / "ILSVRC2012_devkit_t12" / "data"
     devkit.mkdir(parents=True)
-    # The devkit numbers classes in an order of its own.
+    # The devkit numbers classes in another order.
     synsets = np.array(
         [(1, "n02119789"), (2, "n01440764")], dtype=[("ILSVRC2012_ID", "i4"), ("WNID", "U9")]
     )

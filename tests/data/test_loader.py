@@ -153,7 +153,7 @@ def test_processes_share_out_an_epoch(
 
 @settings(max_examples=80, deadline=None)
 @given(**shapes, drop=st.booleans(), stop=st.integers(0, 40), rank=st.integers(0, 3))
-def test_resuming_goes_on_where_it_stopped(
+def test_resuming_continues_where_it_stopped(
     length: int, batch: int, world: int, seed: int, epoch: int, drop: bool, stop: int, rank: int
 ) -> None:
     if (drop and length < batch * world) or rank >= world or (not drop and length <= rank):

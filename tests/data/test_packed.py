@@ -68,7 +68,7 @@ def test_broken_records_are_left_out_and_named(tmp_path: Path, write_image: Writ
     assert [data[i].name for i in range(4)] == ["0.png", "2.png", "3.png", "4.png"]
 
 
-def test_a_broken_off_run_goes_on(
+def test_a_interrupted_run_continues(
     tmp_path: Path, write_image: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i in range(300):

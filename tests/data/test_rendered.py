@@ -26,8 +26,8 @@ def test_records():
     assert record.labels.shape == (len(dataset.label_names),)
     shown = {dataset.classes[i] for i in record.semantic.unique().tolist()} - {"background"}
     held = {n for n, there in zip(dataset.label_names, record.labels, strict=True) if there}
-    told = {f"{o['material']} {o['shape']}" for o in record.scene["objects"]}
-    assert held == told
+    described = {f"{o['material']} {o['shape']}" for o in record.scene["objects"]}
+    assert held == described
     assert shown <= held
     assert record.scene["image_index"] == 3
     assert torch.equal(dataset[-2].image, record.image)
@@ -37,9 +37,9 @@ def test_records():
 
 def test_classes_by_color():
     record = (dataset := ScenesDataset(2, size=32, by="color"))[0]
-    told = {o["color"] for o in record.scene["objects"]}
+    described = {o["color"] for o in record.scene["objects"]}
     held = {n for n, there in zip(dataset.label_names, record.labels, strict=True) if there}
-    assert held == told
+    assert held == described
 
 
 def test_batches_equal_records():
@@ -92,7 +92,7 @@ def test_writing_clevrs_layout(tmp_path):
         )
 
 
-def test_interrupted_writing_goes_on_and_ends_the_same(tmp_path, monkeypatch):
+def test_interrupted_writing_continues_and_ends_the_same(tmp_path, monkeypatch):
     write_scenes(tmp_path / "whole", 5, 16, batch_size=2)
     save, count = writing._save, 0
 
@@ -131,13 +131,13 @@ def test_a_shorter_run_keeps_the_scenes_that_are_there(tmp_path):
     assert files(tmp_path) == before
 
 
-def test_progress_is_told(tmp_path):
-    told = []
-    write_scenes(tmp_path, 3, 16, batch_size=2, progress=lambda *step: told.append(step))
-    assert told == [("rendering", 0, 3), ("rendering", 2, 3), ("rendering", 3, 3)]
-    told.clear()
-    write_scenes(tmp_path, 4, 16, batch_size=2, progress=lambda *step: told.append(step))
-    assert told == [("rendering", 3, 4), ("rendering", 4, 4)]
+def test_progress_is_reported(tmp_path):
+    calls = []
+    write_scenes(tmp_path, 3, 16, batch_size=2, progress=lambda *step: calls.append(step))
+    assert calls == [("rendering", 0, 3), ("rendering", 2, 3), ("rendering", 3, 3)]
+    calls.clear()
+    write_scenes(tmp_path, 4, 16, batch_size=2, progress=lambda *step: calls.append(step))
+    assert calls == [("rendering", 3, 4), ("rendering", 4, 4)]
 
 
 def test_workers_change_nothing(tmp_path):

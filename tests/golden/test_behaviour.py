@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("behaviour.py")
     ],
 )
 def test_behaviour_is_as_pinned(part: str) -> None:
-    """In a process of its own: one thread, and nothing that another test has changed."""
+    """In a separate process: one thread, and no changes by other tests."""
     command = [sys.executable, str(SCRIPT), part]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -431,14 +431,14 @@ def test_an_unknown_model_is_named(name):
         strop.load(name)
 
 
-@pytest.mark.parametrize(("name", "told"), [("scnes", "Did you mean 'scenes'"), ("tiny", "")])
-def test_a_name_that_is_nearly_right_is_guessed(name, told):
+@pytest.mark.parametrize(("name", "hint"), [("scnes", "Did you mean 'scenes'"), ("tiny", "")])
+def test_a_name_that_is_nearly_right_is_guessed(name, hint):
     with pytest.raises(ModelError, match=f"There is no model {name!r}") as caught:
         strop.load(name)
-    assert told in caught.value.remedy
+    assert hint in caught.value.remedy
 
 
-def test_a_folder_of_something_else_is_told(tokenizer, tmp_path):
+def test_a_folder_of_something_else_is_reported(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "run" / "model")
     with pytest.raises(FormatError, match=r"no config\.json\. Give .*run.model"):
         strop.load(tmp_path / "run")
@@ -446,7 +446,7 @@ def test_a_folder_of_something_else_is_told(tokenizer, tmp_path):
         strop.load(BUNDLED / "tiny")
 
 
-def test_a_device_that_is_not_here_is_told():
+def test_a_device_that_is_not_here_is_reported():
     with pytest.raises(ConfigError, match="cpu or cuda"):
         strop.load("scenes", device="gpu")
 

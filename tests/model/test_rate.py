@@ -148,7 +148,7 @@ def test_verified_programs_reach_their_quality_and_nest_on_any_curve(
 
 
 @pytest.mark.parametrize("quality", [0.7, 0.85, 0.9, 0.93])
-def test_a_falling_curve_gets_its_shortest_length_for_a_few_looks(quality):
+def test_a_falling_curve_gets_its_shortest_length_after_a_few_evaluations(quality):
     lengths = torch.arange(1, K + 1)
     decay = torch.linspace(0.3, 0.9, 20)[:, None]
     errors = 0.6 * lengths**-decay

@@ -453,7 +453,7 @@ def test_a_convolutional_network_gives_a_field(networks, pictures):
 
 def torchvision_weights(model: transformers.MobileNetV2Model) -> dict[str, torch.Tensor]:
     """The weights of a MobileNetV2 under the names that torchvision gives them, in fp16."""
-    # The projection at the end of a block has no activation, hence no group of its own.
+    # The projection at the end of a block has no activation, hence no separate group.
     layers = [("features.0.", 0, model.conv_stem.first_conv)]
     layers += [("features.1.conv.0.", 0, model.conv_stem.conv_3x3)]
     layers += [("features.1.conv.", 1, model.conv_stem.reduce_1x1)]

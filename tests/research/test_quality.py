@@ -72,7 +72,7 @@ def short(monkeypatch):
 
 
 class Halves:
-    """Two colours side by side, each colour a class of its own."""
+    """Two colours side by side, one class per colour."""
 
     name = "halves"
     classes = label_names = ("red", "green", "blue")

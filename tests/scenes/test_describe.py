@@ -118,8 +118,8 @@ def test_scenes_of_the_generator(shared):
     scenes, described = read_scenes(folder / "scenes" / "CLEVR_val_scenes.json")
     pixels = cameras.project(scenes.camera, scenes.centre, 240, 320)
     for row, scene in enumerate(described):
-        told = torch.tensor([entry["pixel_coords"] for entry in scene["objects"]])
-        off = (pixels[row, : len(told)] - told).abs().amax(dim=0)
+        stored = torch.tensor([entry["pixel_coords"] for entry in scene["objects"]])
+        off = (pixels[row, : len(stored)] - stored).abs().amax(dim=0)
         assert off[0] < 1
         assert off[1] < 1
         assert off[2] < 0.001
@@ -128,9 +128,9 @@ def test_scenes_of_the_generator(shared):
     overlap = []
     for row in range(60):
         path = folder / "masks" / "val" / described[row]["image_filename"]
-        told = torch.from_numpy(np.array(Image.open(path))).long()
+        stored = torch.from_numpy(np.array(Image.open(path))).long()
         for number in range(1, len(described[row]["objects"]) + 1):
-            a, b = told == number, mask[row] == number
+            a, b = stored == number, mask[row] == number
             overlap.append(((a & b).sum() / (a | b).sum()).item())
     assert np.mean(overlap) > 0.98
     assert np.min(overlap) > 0.85

@@ -1,7 +1,7 @@
 """A run killed with SIGKILL again and again, resumed each time. Run as a process by a test.
 
 Usage: killed_run.py FOLDER STEP... : die before the checkpoint of each STEP, then finish.
-Each life is a process of its own, forked so that torch is imported once.
+Each run is a separate process, forked so that torch is imported once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-import matplotlib.figure  # noqa: F401  (imported here once, so that no life has to)
+import matplotlib.figure  # noqa: F401  (imported here once for all runs)
 import torch
 import torch._dynamo
 from tiny_training import tiny_centred_config, tiny_fields, tiny_preset

@@ -150,7 +150,7 @@ def test_processes_wait_for_one_that_computes_the_fields_of_a_large_dataset(monk
     assert asked["timeout"] >= timedelta(hours=12)
 
 
-def test_each_process_has_a_gpu_of_its_own_also_where_cuda_is_asked_for(monkeypatch):
+def test_each_process_has_a_gpu_also_where_cuda_is_asked_for(monkeypatch):
     current = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)

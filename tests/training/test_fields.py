@@ -386,7 +386,7 @@ def test_another_teacher_brings_its_own_width_and_scale(pictures):
     assert config.scale == pytest.approx(0.38, rel=0.2)  # its field has a spread of about 1
 
 
-def test_a_run_on_another_teacher_goes_on_with_it_and_with_nothing_else_changed(pictures, tmp_path):
+def test_a_run_on_another_teacher_continues_with_it_and_nothing_else_changed(pictures, tmp_path):
     model = tiny_config(decoder=DecoderConfig(widths=(8, 8, 4, 4)))
     preset, spec = tiny_preset(model=model, steps=2, batch=4), f"folder:{pictures}?limit=5"
     first = train(preset, spec, teacher="random:tiny", out=tmp_path)

@@ -1,7 +1,7 @@
 """The whole on rendered scenes: a small model learns them, and gives fuller scenes longer programs.
 
-`scenes.jpg` is a sheet of 480 scenes of `strop data scenes` at 96 px, `scenes.json` tells how many
-objects each holds; the last 96, twelve for each number from three to ten, are kept from training.
+`scenes.jpg` is a sheet of 480 scenes of `strop data scenes` at 96 px, `scenes.json` holds their
+numbers of objects; the last 96, twelve for each number from three to ten, are held out.
 """
 
 from __future__ import annotations

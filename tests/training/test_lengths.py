@@ -124,7 +124,7 @@ def test_a_head_that_can_finds_its_targets():
     assert whole_lengths(found, K).float().mean().item() == pytest.approx(mean, abs=0.05)
 
 
-def test_what_cannot_be_fitted_is_told(tokenizer):
+def test_what_cannot_be_fitted_is_reported(tokenizer):
     with pytest.raises(ConfigError, match=r"mean length is 12\. Give one above 2 and below 10"):
         train_lengths(tokenizer, smooth_pictures(24, 3), mean=12)
     with pytest.raises(TrainingError, match="8 images of 192 channels to fit 10 directions"):

@@ -242,13 +242,13 @@ def test_a_run_with_a_rate_head_needs_no_oracle_and_saves_its_head(tmp_path):
 def test_targets_are_logged_once_there_are_some(tmp_path):
     # Phase 1 ends at step 12, between two lines.
     train(tiny_preset(), tiny_fields(60), out=tmp_path)
-    told = {
+    expected = {
         line["step"]: {name for name in line if "target" in name}
         for line in read_metrics(tmp_path / "metrics.jsonl")
         if line["kind"] == "training"
     }
     names = {"target_length", "target_length_spread", "length_target_correlation"}
-    assert told == {step: names if step > 15 else set() for step in range(5, 61, 5)}
+    assert expected == {step: names if step > 15 else set() for step in range(5, 61, 5)}
     train(tiny_preset(steps=5, curriculum={"enabled": False}), tiny_fields(60), out=tmp_path / "f")
     assert "target_length" not in read_metrics(tmp_path / "f/metrics.jsonl")[0]
 

@@ -254,7 +254,7 @@ def test_clipping_bounds_the_update_and_reports_the_norm():
     assert stepper.take_metrics()["gradient_norm"] > 1e-2
 
 
-def test_averaged_weights_follow_and_can_be_looked_at():
+def test_averaged_weights_follow_and_can_be_read():
     tokenizer = tiny_tokenizer()
     config = step_config(weight_average=0.5)
     expected = tokenizer.generator.queries.detach().clone()
@@ -327,7 +327,7 @@ def spoiling(when):
     return lambda seen: ((seen.predicted - seen.predicted.detach()).sum() + when).sqrt() - when
 
 
-def test_a_step_without_a_finite_gradient_moves_no_weight_and_the_run_goes_on():
+def test_a_step_without_a_finite_gradient_moves_no_weight_and_the_run_continues():
     when = torch.ones(())
     tokenizer, config = tiny_tokenizer(), step_config(extra_loss=spoiling(when))
     stepper = make_stepper(tokenizer, config)

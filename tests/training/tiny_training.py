@@ -43,7 +43,7 @@ def tiny_tokenizer(seed: int = 0, **changes) -> Tokenizer:
 
 
 def tiny_fields(images: int = 64, seed: int = 0) -> torch.Tensor:
-    """(images, 2, S, d) bf16: each with its mirror image, of few directions so as to be learnt."""
+    """(images, 2, S, d) bf16: each with its mirror image, of low rank so that it can be learned."""
     generator = torch.Generator().manual_seed(seed)
     basis = torch.randn(6, GRID * GRID, WIDTH, generator=generator)
     weight = torch.randn(images, 6, generator=generator)

@@ -1,6 +1,6 @@
 """Golden programs: what the bundled models write for some images, kept in `golden.json`.
 
-    python tests/weights/golden.py    # writes them anew: only where the weights are new
+    python tests/weights/golden.py    # records them again, for new weights only
 
 Programs are compared code by code, and another CPU adds in another order. In fp32 that moves the
 cosine of a token with a code by about 1e-6 and a predicted length by about 1e-5 codes, so images
@@ -10,7 +10,7 @@ are the same and how wide the margins now are:
 
 - Same pixels, wide margins: the model, or the way to it, has changed. That is a fault.
 - Same pixels, a margin near zero: this machine rounds more coarsely. Raise the least margins below
-  and write anew, which takes other images.
+  and record again, which takes other images.
 - Other pixels: the JPEG decoder, the resizing or the renderer differs, not the model. Look there.
 """
 
@@ -72,7 +72,7 @@ def margins(image: torch.Tensor, tokenizer: strop.Tokenizer) -> tuple[float, flo
 
 
 def spell(image: torch.Tensor, tokenizer: strop.Tokenizer) -> dict[str, str]:
-    """The active codes, and a hash that tells whether the pixels are the same."""
+    """The active codes, and a hash of the pixels."""
     codes = tokenizer.encode(image)[0].codes.tolist()
     pixels = hashlib.sha256(image.numpy().tobytes()).hexdigest()[:12]
     return {"codes": " ".join(map(str, codes)), "pixels": pixels}

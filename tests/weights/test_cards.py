@@ -131,6 +131,6 @@ def test_the_teachers_grouping_is_measured_again(shared: Path) -> None:
         torch.cat(fields), torch.cat(masks), len(dataset.classes)
     )
     metrics = read_json(BUNDLED / "tiny" / DISTILLED, "distilled", 1)["metrics"]
-    told = next(value for name, value in metrics.items() if name.startswith("tiny, grouping_auc"))
+    stated = next(value for name, value in metrics.items() if name.startswith("tiny, grouping_auc"))
     assert images > 40
-    assert found == pytest.approx(told, abs=0.02)  # 48 of the 445 images
+    assert found == pytest.approx(stated, abs=0.02)  # 48 of the 445 images

@@ -118,11 +118,11 @@ def test_models_work_with_the_network_cut(
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert Path(told["found"]) == root / "strop" / "__init__.py"
-    assert told["tried"] == []
+    report = json.loads(done.stdout)
+    assert Path(report["found"]) == root / "strop" / "__init__.py"
+    assert report["tried"] == []
     for name, sides in {"photos": (16, 256), "scenes": (8, 128)}.items():
-        made = told["made"][name]
+        made = report["made"][name]
         assert made["codes"] == bundled(name).encode(picture)[0].codes.tolist()
         assert made["field"] == [1, sides[0] ** 2, 192]
         assert made["pixels"] == [1, 3, sides[1], sides[1]]

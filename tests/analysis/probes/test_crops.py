@@ -46,8 +46,8 @@ def test_windows_cover_everything_and_the_last_ends_with_the_image():
 
 def test_sliding_is_the_mean_over_windows():
     image = torch.rand(1, 3, 64, 100)
-    told = slide(lambda window: window * 2, image, 64, 43)
-    torch.testing.assert_close(told, image * 2)
+    result = slide(lambda window: window * 2, image, 64, 43)
+    torch.testing.assert_close(result, image * 2)
     seen: list[tuple[int, ...]] = []
     slide(lambda window: seen.append(tuple(window.shape)) or window, image, 64, 43)
     assert seen == [(1, 3, 64, 64)] * 2
@@ -87,11 +87,11 @@ def test_segmentation_is_measured_at_the_masks_own_size():
     task = CroppedSegmentation(3, DINOV3.segmentation, CROPS)
     record = striped(100, 150)
 
-    def tell(images):
+    def predict(images):
         bright = images[:, 0].float() > 125
         return torch.stack([torch.zeros_like(bright), bright, ~bright], dim=1).float()
 
-    counts = task.measure(tell, record)
+    counts = task.measure(predict, record)
     assert counts.truth.sum() == 100 * 150
     assert counts.hit.sum() / counts.truth.sum() > 0.98
 

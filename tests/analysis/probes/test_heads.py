@@ -33,9 +33,9 @@ def sequence_reader(locations: int = 4) -> SequenceReader:
 def test_queries_see_a_set():
     reader = QueryReader(8, 4, HEAD)
     tokens = some_tokens()
-    told = reader(tokens)
-    assert told.shape == (3, 4, 8)
-    torch.testing.assert_close(reader(tokens.shuffled(1)), told)
+    result = reader(tokens)
+    assert result.shape == (3, 4, 8)
+    torch.testing.assert_close(reader(tokens.shuffled(1)), result)
 
 
 def test_the_sequence_reader_sees_an_order():

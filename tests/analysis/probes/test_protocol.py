@@ -87,13 +87,13 @@ def test_bins_are_even_and_rectified():
 def test_sig_loss_by_hand():
     task = CroppedDepth(DINOV3.depth, DINOV3.depth.crops)
     truth = torch.tensor([[[1.0, 2.0], [0.0, 11.0]]])  # two unknown or out of reach
-    told = torch.tensor([[[[2.0, 1.0], [5.0, 5.0]]]])
+    predicted = torch.tensor([[[[2.0, 1.0], [5.0, 5.0]]]])
     gaps = torch.tensor([math.log(2.001 / 1.001), math.log(1.001 / 2.001)])
-    early = task.loss(told, truth, step=99)
-    late = task.loss(told, truth, step=100)
+    early = task.loss(predicted, truth, step=99)
+    late = task.loss(predicted, truth, step=100)
     assert early.item() == pytest.approx(0.0, abs=1e-5)
     assert late.item() == pytest.approx(math.sqrt(gaps.var().item()), rel=1e-5)
-    shifted = task.loss(2 * told, truth, step=5)
+    shifted = task.loss(2 * predicted, truth, step=5)
     mean = (torch.log(torch.tensor([4.001 / 1.001, 2.001 / 2.001]))).mean().item()
     assert shifted.item() == pytest.approx(math.sqrt(0.15) * mean, rel=1e-5)
 

@@ -26,14 +26,14 @@ from strop.data.record import VOID
 def masks(seed: int, classes: int = 5, void: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(seed)
     truth = torch.randint(0, classes, (6, 16, 16), generator=random)
-    told = torch.where(
+    predicted = torch.where(
         torch.rand(truth.shape, generator=random) < 0.5,
         truth,
         torch.randint(0, classes, truth.shape, generator=random),
     )
     if void:
         truth[torch.rand(truth.shape, generator=random) < 0.2] = VOID
-    return told, truth
+    return predicted, truth
 
 
 # Segmentation.
@@ -46,13 +46,13 @@ def test_segmentation_agrees_with_torchmetrics(seed):
         multiclass_jaccard_index,
     )
 
-    told, truth = masks(seed)
-    values = segmentation_scores(count_pixels(told, truth, 5), draws=2)["values"]
+    predicted, truth = masks(seed)
+    values = segmentation_scores(count_pixels(predicted, truth, 5), draws=2)["values"]
     options = {"num_classes": 5, "ignore_index": VOID}
     expected = {
-        "miou": multiclass_jaccard_index(told, truth, average="macro", **options),
-        "pixel_accuracy": multiclass_accuracy(told, truth, average="micro", **options),
-        "class_accuracy": multiclass_accuracy(told, truth, average="macro", **options),
+        "miou": multiclass_jaccard_index(predicted, truth, average="macro", **options),
+        "pixel_accuracy": multiclass_accuracy(predicted, truth, average="micro", **options),
+        "class_accuracy": multiclass_accuracy(predicted, truth, average="macro", **options),
     }
     for name, value in expected.items():
         assert values[name] == pytest.approx(100 * float(value), abs=1e-4)
@@ -71,8 +71,8 @@ def test_void_pixels_count_nowhere():
 
 def test_a_class_nobody_saw_or_told_is_left_out_and_one_wrongly_told_is_not():
     truth = torch.tensor([[[0, 0, 0, 1]]])
-    told = torch.tensor([[[0, 0, 2, 1]]])
-    counts = count_pixels(told, truth, 4)
+    predicted = torch.tensor([[[0, 0, 2, 1]]])
+    counts = count_pixels(predicted, truth, 4)
     iou = class_iou(counts.hit, counts.truth, counts.predicted)
     np.testing.assert_allclose(iou, [2 / 3, 1, 0, np.nan])
     scores = segmentation_scores(counts, draws=2)
@@ -91,16 +91,18 @@ def test_masks_that_are_all_void_have_no_figure():
 
 def test_totals_are_over_the_dataset_not_means_over_images():
     truth = torch.tensor([[[0, 0, 0, 1]], [[1, 1, 1, 1]]])
-    told = torch.tensor([[[0, 0, 0, 0]], [[1, 1, 1, 1]]])
-    counts = joined([count_pixels(told[:1], truth[:1], 2), count_pixels(told[1:], truth[1:], 2)])
+    predicted = torch.tensor([[[0, 0, 0, 0]], [[1, 1, 1, 1]]])
+    counts = joined(
+        [count_pixels(predicted[:1], truth[:1], 2), count_pixels(predicted[1:], truth[1:], 2)]
+    )
     values = segmentation_scores(counts, draws=2)["values"]
     assert values["miou"] == pytest.approx(100 * (3 / 4 + 4 / 5) / 2)
     assert values["pixel_accuracy"] == pytest.approx(100 * 7 / 8)
 
 
 def test_intervals_are_seeded_and_hold_the_value():
-    told, truth = masks(0)
-    counts = count_pixels(told, truth, 5)
+    predicted, truth = masks(0)
+    counts = count_pixels(predicted, truth, 5)
     scores = segmentation_scores(counts, seed=1, draws=100)
     assert scores == segmentation_scores(counts, seed=1, draws=100)
     low, high = scores["intervals"]["pixel_accuracy"]
@@ -149,7 +151,7 @@ def test_eleven_points_by_hand():
     assert eleven == pytest.approx((6 * 1 + 5 * 2 / 3) / 11)
 
 
-def test_classes_without_positives_are_left_out_and_the_number_of_the_others_is_told():
+def test_classes_without_positives_are_left_out_and_the_number_of_the_others_is_reported():
     scores = np.array([[0.9, 0.1], [0.2, 0.7]])
     truth = np.array([[True, False], [False, False]])
     assert np.isnan(class_precision(scores, truth)[1])
@@ -171,8 +173,8 @@ def test_one_image_and_constant_scores():
 
 def test_depth_by_hand_and_pixels_of_zero_depth_do_not_count():
     truth = torch.tensor([[[2.0, 4.0], [0.0, 1.0]]])
-    told = torch.tensor([[[3.0, 4.0], [9.0, 1.6]]])
-    scores = depth_scores(depth_errors(told, truth), draws=2)
+    predicted = torch.tensor([[[3.0, 4.0], [9.0, 1.6]]])
+    scores = depth_scores(depth_errors(predicted, truth), draws=2)
     assert scores["values"] == pytest.approx(
         {
             "depth_rmse": ((1 + 0 + 0.36) / 3) ** 0.5,
@@ -189,9 +191,9 @@ def test_depth_by_hand_and_pixels_of_zero_depth_do_not_count():
 def test_depth_over_pixels_and_over_images():
     truth = torch.ones(2, 1, 4)
     truth[1, 0, 1:] = 0
-    told = torch.full((2, 1, 4), 2.0)
-    told[0] = 1.0
-    errors = depth_errors(told, truth)
+    predicted = torch.full((2, 1, 4), 2.0)
+    predicted[0] = 1.0
+    errors = depth_errors(predicted, truth)
     assert depth_scores(errors, draws=2)["values"]["depth_rmse"] == pytest.approx((1 / 5) ** 0.5)
     by_image = depth_scores(errors, average="images", draws=2)["values"]
     assert by_image["depth_rmse"] == pytest.approx(0.5)
@@ -215,9 +217,9 @@ def test_predictions_of_no_depth_are_clipped_rather_than_infinite():
 
 
 def test_every_figure_is_a_measure():
-    told, truth = masks(0)
+    predicted, truth = masks(0)
     named = {
-        *segmentation_scores(count_pixels(told, truth, 5), draws=2)["values"],
+        *segmentation_scores(count_pixels(predicted, truth, 5), draws=2)["values"],
         *multilabel_scores(np.ones((2, 1)), np.ones((2, 1), bool), draws=2)["values"],
         *depth_scores(depth_errors(truth.float(), truth.float()), draws=2)["values"],
     }

@@ -89,7 +89,7 @@ def test_fields_that_hold_the_depth_give_the_depth():
     assert scores["values"]["delta1"] == 100
 
 
-def test_what_only_the_order_tells_is_told_by_the_sequence_reader_alone():
+def test_what_only_the_order_tells_is_reported_by_the_sequence_reader_alone():
     # Every image has the same four codes; its class is the code that comes first.
     random = torch.Generator().manual_seed(0)
     order = torch.stack([torch.randperm(CLASSES, generator=random) for _ in range(400)])

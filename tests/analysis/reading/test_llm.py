@@ -80,7 +80,7 @@ def test_one_retry_then_a_failure(subject):
     assert findings.numbers["scores"]["oracle"]["count_error"][0] == 0
 
 
-def test_an_interrupted_study_goes_on_where_it_stopped(subject, tmp_path, monkeypatch):
+def test_an_interrupted_study_continues_where_it_stopped(subject, tmp_path, monkeypatch):
     monkeypatch.setattr(chat.time, "sleep", lambda seconds: None)
     known = truth(subject)
     down = True
