@@ -96,7 +96,8 @@ def test_parameters_are_bf16_and_the_codebook_fp32(
         assert tensors["quantizer.codebook"].dtype == torch.float32
 
 
-@pytest.mark.parametrize("origin", ["checkout", "wheel"])
+# The wheel holds the files of the checkout; see `test_the_wheel_holds_the_whole_package`.
+@pytest.mark.parametrize("origin", [pytest.param("checkout", marks=pytest.mark.slow), "wheel"])
 def test_models_work_with_the_network_cut(
     origin: str,
     request: pytest.FixtureRequest,
