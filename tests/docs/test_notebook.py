@@ -24,6 +24,9 @@ def test_the_tour_runs(tmp_path: Path) -> None:
     assert any("image/png" in data for data in shown), "no figure was drawn"
 
 
-def test_the_tour_is_kept_without_outputs() -> None:
+def test_the_tour_is_kept_with_its_outputs() -> None:
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    assert all(not cell.get("outputs") for cell in cells)
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    assert not any(output.output_type == "error" for output in outputs)
+    assert NOTEBOOK.stat().st_size < 500_000
