@@ -107,7 +107,7 @@ def card_metrics(results: dict[str, Any]) -> dict[str, float | str]:
     own, whole = found["budgets"]
     metrics: dict[str, float | str] = {name: values[name] for name in HEADLINE}
     metrics |= _beside(own, "at equal bits")
-    metrics["bits a program, mean"] = own["bits"]
+    metrics["bits per image, mean"] = own["bits"]
     metrics |= {f"{name} at all K": whole["model"][name] for name in HEADLINE}
     metrics |= _beside(whole, "at the bits of all K")
     metrics["bits of all K"] = whole["bits"]

@@ -16,6 +16,7 @@ python "$(dirname "$0")/bundle.py" "$out/model" --name photos --out "${WEIGHTS:-
     --check "folder:$(python -c 'import sklearn, pathlib; print(pathlib.Path(sklearn.__file__).parent / "datasets/images")')" \
     ${TRAINED_ON:+--trained-on "$TRAINED_ON"} --licence "photographs: $TERMS" \
     --licence "teacher: see the card of tiny" \
-    --limit "Made from few photographs, to try things out and to test with: for research, train on" \
-    --limit "a DINOv3 and more images. The preview shows what the field holds, not a good picture." \
-    --limit "Its lengths tell images apart; one length for all of the same mean would lose less."
+    --limit "Trained on few images, for trying strop and for testing. For research, train a model on" \
+    --limit "a DINOv3 and more images. The preview shows what the features contain; it is not a" \
+    --limit "faithful reconstruction. One length for all images, with the same mean, would give" \
+    --limit "slightly better features."

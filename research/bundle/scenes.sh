@@ -15,6 +15,6 @@ python "$(dirname "$0")/bundle.py" "$out/model" --name scenes --out "${WEIGHTS:-
     --check "scenes:?n=32&seed=77&size=128" --results "${RESULTS:-$out/results}" \
     ${CLEVR:+--also "$CLEVR"} \
     --licence "scenes: rendered by strop" --licence "teacher: see the card of tiny" \
-    --limit "Knows CLEVR-style scenes and nothing else. At all of its codes, principal components with" \
-    --limit "as many bits are a little better. How lengths follow objects was looked at, on training scenes, when" \
-    --limit "the length head was fitted."
+    --limit "Trained on CLEVR-style scenes only. With all tokens, principal components of equal size" \
+    --limit "are slightly better. The settings of the length head were chosen by the correlation" \
+    --limit "between length and number of objects on training scenes."

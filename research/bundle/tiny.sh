@@ -17,9 +17,8 @@ python "$here/../distil/distil.py" --name tiny --out "${OUT:-runs/tiny}" \
     --note "mobilenet_v2: torchvision's MobileNetV2, ImageNet weights, BSD-3" \
     --note "photographs: COCO 2017, under the terms of use of COCO and of Flickr" \
     --note "scenes: rendered by strop" \
-    --limit "Trained for minutes on few images, to try things out and to test with: a stand-in for" \
-    --limit "a DINOv3, not its equal. It knows where things end better than what they are: MobileNetV2" \
-    --limit "names what is in an image better." \
+    --limit "Trained for minutes on few images, for trying strop and for testing. It does not replace" \
+    --limit "a DINOv3. It is better at locating objects than at recognising them." \
     "$@"
 
 if [ -n "${VOC:-}" ]; then

@@ -63,12 +63,12 @@ def render(facts: dict[str, Any]) -> str:
         "---\nlibrary_name: transformers\npipeline_tag: image-feature-extraction\n"
         "tags: [strop, distillation, dinov3_vit]\n---",
         f"# {facts['name']}",
-        "A vision transformer in DINOv3's architecture, distilled: its patch tokens learned to "
-        "predict, through linear heads that were thrown away, the patch features of the networks "
-        "below, and its class token their pooled ones. DINOv3's weights had no part in it unless "
-        "they are among them.",
+        "A small vision transformer with DINOv3's architecture, distilled from the networks below. "
+        "Its patch tokens were trained to predict their patch features through linear heads, and "
+        "its class token to predict their pooled features. It contains no weights of DINOv3 unless "
+        "DINOv3 is listed below.",
         _table(about),
-        "## Learned from",
+        "## Distilled from",
         "\n".join(sources),
     ]
     if facts["notes"]:
@@ -91,11 +91,11 @@ def render(facts: dict[str, Any]) -> str:
 def _settings(facts: dict[str, Any]) -> dict[str, Any]:
     """The settings in the card: initialisation, targets, learning rate and seed."""
     settings, first = facts["settings"], facts["sources"][0]["name"]
-    own = f"the layers of `{first}`, fitted to its width" if settings["inherit"] else "noise"
-    grouping = f"averaged over what `{first}` holds alike, at temperature {settings['grouping']:g}"
+    own = f"the layers of `{first}`, fitted to its width" if settings["inherit"] else "random weights"
+    grouping = f"averaged over patches that `{first}` finds similar, temperature {settings['grouping']:g}"
     return {
-        "began as": own,
-        **({"other networks' fields": grouping} if settings["grouping"] else {}),
+        "initialised with": own,
+        **({"other networks' features": grouping} if settings["grouping"] else {}),
         "learning rate": f"{settings['learning_rate']:g}",
         "seed": settings["seed"],
     }

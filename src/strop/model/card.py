@@ -13,11 +13,11 @@ def render(tokenizer: Tokenizer) -> str:
     config, about = tokenizer.config, tokenizer.about
     title = about.get("name", "A STROP model")
     facts = {
-        "teacher": f"`{config.teacher.name}` (fields of {config.teacher.width} dimensions)",
+        "teacher": f"`{config.teacher.name}` (features of {config.teacher.width} dimensions)",
         "image size": f"{config.image_size} px, {config.fit}",
-        "field": f"{config.grid} x {config.grid} locations",
-        "program": f"up to {config.max_length} codes out of {config.quantizer.codes} "
-        f"({config.bits:.0f} bits at most)",
+        "features": f"{config.grid} x {config.grid} patches",
+        "tokens": f"1 to {config.max_length}, each one of {config.quantizer.codes} codes "
+        f"(at most {config.bits:.0f} bits)",
         "parameters": f"{tokenizer.trainable_parameters / 1e6:.2f} M, without teacher and decoder",
         **{key: value for key, value in about.items() if key not in ("name", "load", "metrics")},
     }
@@ -25,18 +25,19 @@ def render(tokenizer: Tokenizer) -> str:
         "---\nlibrary_name: strop\nlicense: apache-2.0\npipeline_tag: image-feature-extraction\n"
         "tags: [strop, image-tokenizer, vector-quantization]\n---",
         f"# {title}",
-        "Turns an image into a short program of discrete codes whose length it picks from the "
-        "image, and interprets programs back into the patch field of its teacher.",
+        f"This model turns an image into at most {config.max_length} discrete tokens and "
+        "reconstructs the patch features of its teacher from them. It chooses the number of "
+        "tokens for each image.",
         _table(facts, "", ""),
     ]
     if metrics := about.get("metrics"):
         sections += ["## Metrics", _table(metrics, "metric", "value")]
     elif "data" not in about:
-        sections += ["This model has not been trained: its weights are random."]
+        sections += ["This model has random weights. It has not been trained."]
     sections += [
         "## Use",
         f'```python\nimport strop\n\ntok = strop.load("{about.get("load", "path/or/hub-id")}")\n'
-        'program = tok.encode(["photo.jpg"])\nfield = tok.interpret(program)\n```',
+        'program = tok.encode(["photo.jpg"])\nfeatures = tok.interpret(program)\n```',
     ]
     return "\n\n".join(sections) + "\n"
 
