@@ -91,10 +91,12 @@ def render(facts: dict[str, Any]) -> str:
 def _settings(facts: dict[str, Any]) -> dict[str, Any]:
     """The settings in the card: initialisation, targets, learning rate and seed."""
     settings, first = facts["settings"], facts["sources"][0]["name"]
-    own = f"the layers of `{first}`, fitted to its width" if settings["inherit"] else "random weights"
-    grouping = f"averaged over patches that `{first}` finds similar, temperature {settings['grouping']:g}"
+    inherited = f"the layers of `{first}`, fitted to its width"
+    grouping = (
+        f"averaged over patches that `{first}` finds similar, temperature {settings['grouping']:g}"
+    )
     return {
-        "initialised with": own,
+        "initialised with": inherited if settings["inherit"] else "random weights",
         **({"other networks' features": grouping} if settings["grouping"] else {}),
         "learning rate": f"{settings['learning_rate']:g}",
         "seed": settings["seed"],
