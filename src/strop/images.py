@@ -88,18 +88,29 @@ def read_square(image: ImageLike, size: int, fit: Fit = "squash") -> Tensor:
     The result equals `fit_square(to_tensor(image), size, fit)`. Large images are converted in
     strips: the peak memory is `BYTES_PER_PIXEL` for each pixel, and what the square takes.
     """
+    return read_square_and_size(image, size, fit)[0]
+
+
+def read_square_and_size(
+    image: ImageLike, size: int, fit: Fit = "squash", name: str = ""
+) -> tuple[Tensor, tuple[int, int]]:
+    """What `read_square` returns, with the (width, height) of the upright image."""
     if isinstance(image, str | os.PathLike | bytes):
-        with open_image(image) as opened:
-            return _square_of(opened, _name(image), size, fit)
+        name = name or _name(image)
+        with open_image(image, name) as opened:
+            return _square_of(opened, name, size, fit)
     if isinstance(image, Image.Image):
-        return _square_of(image, "the image", size, fit)
-    return fit_square(to_tensor(image), size, fit)
+        return _square_of(image, name or "the image", size, fit)
+    pixels = to_tensor(image)
+    return fit_square(pixels, size, fit), (pixels.shape[2], pixels.shape[1])
 
 
-def _square_of(image: Image.Image, name: str, size: int, fit: Fit) -> Tensor:
+def _square_of(
+    image: Image.Image, name: str, size: int, fit: Fit
+) -> tuple[Tensor, tuple[int, int]]:
     with _decoding(name):
         height, width, window = _decode(image, name)
-        return _fit(window, height, width, size, fit)
+        return _fit(window, height, width, size, fit), (width, height)
 
 
 @contextmanager

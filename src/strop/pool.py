@@ -21,6 +21,14 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+class DeadWorkerError(DataError):
+    """A worker process ended by itself or was killed; `how` says by what."""
+
+    def __init__(self, problem: str, remedy: str, how: str) -> None:
+        super().__init__(problem, remedy)
+        self.how = how
+
+
 def default_context(device: torch.device | str = "cpu") -> BaseContext:
     """The start method of worker processes that compute on `device`.
 
@@ -135,7 +143,9 @@ class Pool(Generic[Task, Result]):
             how += f", {signal.Signals(-code).name}"
         self.close()
         hint = "Often the machine ran out of memory: use fewer workers or smaller batches."
-        raise DataError(f"Loading worker {worker} (process {process.pid}) died: {how}.", hint)
+        raise DeadWorkerError(
+            f"Loading worker {worker} (process {process.pid}) died: {how}.", hint, how
+        )
 
 
 def _work(job: Callable[[Any], Any], pipe: Connection[Any, Any]) -> None:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from strop import Program
 from strop.cli import console
+from strop.data.layout import find_images
 from strop.device import check_device, choose_device
 from strop.errors import ConfigError, DataError, ProgramError
 from strop.listing import find_images
@@ -97,7 +98,7 @@ def test_progress_bars_draw_one_bar_for_each_task(monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("~no-such-user/x.png", "unknown home folder"), ("a\0*.png", "NUL"), (" ", "A path is empty")],
+    [("~no-such-user/x.png", "home folder"), ("a\0*.png", "NUL"), (" ", "A path is empty")],
 )
 def test_impossible_paths_are_refused(pattern: str, message: str) -> None:
     with pytest.raises(DataError, match=message):

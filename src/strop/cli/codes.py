@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from strop.cli.console import (
+    DEFAULT_MODEL,
     Batch,
     Device,
     Json,
@@ -28,6 +30,7 @@ from strop.cli.console import (
     progress_bars,
     say,
 )
+from strop.data.layout import find_images
 from strop.errors import FormatError, ImageError
 from strop.files import atomic_path, format_tag
 from strop.images import read_square, save_image
@@ -36,16 +39,26 @@ from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
 from strop.program import SUFFIXES, Program
 from strop.progress import Progress
+from strop.store.encode import SLICE, encode_corpus
+from strop.store.store import is_store
 
 FIELD_FORMAT = 1
 Programs = Annotated[Path, typer.Argument(help="A file written by `strop encode`.")]
 
 
 def encode(
-    images: Annotated[list[str], typer.Argument(help="Files, folders or globs.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help=f"Output file: {' or '.join(SUFFIXES)}."),
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files, folders or globs of images. For a store also datasets such as "
+            "voc:PATH?split=val, .tar and .parquet files, and URLs."
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", help=f"Output file, {' or '.join(SUFFIXES)}; or a store, .lance."
+        ),
     ] = None,
     model: Model = None,
     length: Annotated[
@@ -74,6 +87,31 @@ def encode(
         float | None,
         typer.Option(help="With a search: cosine error accepted above the least; 0.01 by default."),
     ] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="Columns of the data that a store keeps: caption,label.")
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="Put before each key of a store.")] = "",
+    engine: Annotated[
+        str, typer.Option(help="What writes a store: local, this machine; or ray, a cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help='Address of a Ray cluster; "auto" finds it.')
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes of the local engine. Default: one a core.")
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option("--as", help="Add programs of another model to a store.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the programs of a store.")
+    ] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Read again what a store has rejected.")
+    ] = False,
+    slice_size: Annotated[
+        int, typer.Option("--slice", min=1, help="Images that are committed to a store together.")
+    ] = SLICE,
     batch: Batch = 32,
     device: Device = None,
     as_json: Json = False,
@@ -81,6 +119,8 @@ def encode(
     """Turn images into programs.
 
     Unreadable images are skipped and listed at the end. The exit status is then 1.
+
+    The same command goes on with a store: only images that it does not have are encoded.
     """
     rule = LengthRule(
         length=parse_length(length),
@@ -90,13 +130,35 @@ def encode(
         mean_length=mean_length,
         tolerance=tolerance,
     )
+    if target is not None and is_store(target):
+        _encode_store(
+            target,
+            as_json,
+            rule,
+            data=data,
+            model=model or DEFAULT_MODEL,
+            device=device,
+            engine=engine,
+            workers=workers,
+            address=address,
+            keep=keep.split(",") if keep else (),
+            prefix=prefix,
+            version=version,
+            overwrite=overwrite,
+            retry=retry,
+            slice_size=slice_size,
+            batch=batch,
+        )
+        return
+    output = None if target is None else Path(target)
     if output is not None and output.suffix.lower() not in SUFFIXES:
         raise FormatError(
-            f"{output.name} is not a file for programs.", f"Name it {' or '.join(SUFFIXES)}."
+            f"{output.name} is not a file for programs.",
+            f"Name it {' or '.join(SUFFIXES)}, or .lance for a store.",
         )
     if output is not None:
         check_writable(output)
-    paths = find_images(images)
+    paths = find_images(data)
     tokenizer = load_model(model, device)
     rule.check(tokenizer.config)
     names: list[str] = []
@@ -122,6 +184,28 @@ def encode(
         complain("skipped", problem)
     if broken:
         say(f"{len(broken)} of {len(paths)} images could not be read.")
+        raise typer.Exit(1)
+
+
+def _encode_store(output: str, as_json: bool, rule: LengthRule, **options: Any) -> None:
+    with progress_bars() as progress:
+        report = encode_corpus(store=output, rule=rule, progress=progress, **options)
+    if as_json:
+        print_json(asdict(report))
+    else:
+        known = f", which has {report.known:,} already" if report.known else ""
+        say(f"Wrote {report.encoded:,} of {report.images:,} programs to {report.store}{known}")
+    if report.elsewhere is not None:
+        complain(
+            "warning",
+            f"The store has {report.elsewhere!r} and maybe more keys from another place. They were "
+            "taken as the same images. Give --prefix to add these images under other keys.",
+            "yellow",
+        )
+    for row in report.rejects:
+        complain("rejected", f"{row['key']}: {row['reason']}")
+    if report.rejected:
+        say(f"{report.rejected:,} of {report.images:,} images could not be read.")
         raise typer.Exit(1)
 
 

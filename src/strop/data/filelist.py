@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from strop.data.decode import labels_of, read_parts
-from strop.data.record import Record
+from strop.data.record import Raw, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,14 @@ class FileDataset:
         elif "semantic" in parts:
             labels = labels_of(parts["semantic"], self.classes, self.label_names)
         return Record(name=item.name, labels=labels, scene=item.scene, **parts)
+
+    def names(self) -> list[str]:
+        """The name of each record."""
+        return [item.name for item in self.items]
+
+    def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
+        """The paths of the images."""
+        return [(self._path(self.items[index].image), {}) for index in indices]
 
     def sources(self) -> Iterator[Path | str]:
         """The files of all records, with the names and labels listed for them."""

@@ -103,6 +103,10 @@ class PackedDataset:
             **parts,
         )
 
+    def names(self) -> list[str]:
+        """The name of each record."""
+        return [self._about(index)["name"] for index in range(self._count)]
+
     def sources(self) -> Iterator[Path]:
         """The files of the folder."""
         yield from (self._root / name for name in (META, RECORDS, OFFSETS))

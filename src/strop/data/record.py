@@ -95,15 +95,24 @@ class Batch:
         return replace(self, **mapped)
 
 
+Raw = tuple[str | bytes | Tensor, dict[str, Any]]
+"""An image that is not decoded yet, as a path or bytes, or its pixels; and other values."""
+
+
 @runtime_checkable
 class Dataset(Protocol):
     """A finite, ordered, random-access collection of records.
 
-    Four optional members are used if present. `sources()` yields the paths that records are read
+    Some optional members are used if present. `sources()` yields the paths that records are read
     from, or the values that determine them: see `strop.identity.of_dataset`.
     `problems: tuple[str, ...]` names damage that did not prevent reading, such as a truncated
     shard. `records(indices) -> list[Record]` returns several records at once, for datasets that
     produce them faster together. `fit: str | None` is the fit of records that are stored square.
+
+    To encode a dataset without its annotations: `names() -> Sequence[str]` gives the names without
+    reading records, `raw(indices, columns) -> list[Raw]` the images as they are stored, with the
+    values of other columns. `columns` maps the names of these to Arrow types. With
+    `in_main_process = True`, `raw` is not called in worker processes.
     """
 
     name: str

@@ -72,6 +72,10 @@ class ScenesDataset:
         """The parameters that determine every record."""
         yield f"seed={self.seed} start={self.start} size={self.size} by={self.by} {self.split}"
 
+    def names(self) -> list[str]:
+        """The name of each record."""
+        return [self._name(index) for index in range(self.n)]
+
     def __getitem__(self, index: int) -> Record:
         if not -self.n <= index < self.n:
             raise IndexError(f"scene {index} of {self.n}")
@@ -112,7 +116,7 @@ class ScenesDataset:
             records.append(
                 Record(
                     image=images[row],
-                    name=f"CLEVR_{self.split}_{number:06d}",
+                    name=self._name(index),
                     semantic=semantic[row],
                     instance=instance[row],
                     labels=held[row, 1:],
@@ -121,6 +125,9 @@ class ScenesDataset:
                 )
             )
         return records
+
+    def _name(self, index: int) -> str:
+        return f"CLEVR_{self.split}_{self.start + index:06d}"
 
     def batches(
         self,

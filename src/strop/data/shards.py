@@ -12,7 +12,7 @@ import json
 import os
 import tarfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import torch
 
 from strop.data.decode import identity_table, read_parts
 from strop.data.layout import expand, found
-from strop.data.record import VOID, Record
+from strop.data.record import VOID, Raw, Record
+from strop.data.remote import match, open_url, read_range, size_of
 from strop.errors import DataError
 from strop.images import MAX_FILE_BYTES, SUFFIXES
 from strop.listing import list_files
@@ -49,7 +50,9 @@ def shards(path: str, classes: int = 0) -> ShardDataset:
     `classes` is the number of classes of the `.cls` members, which are ignored without it.
     """
     where = expand(path)
-    if where.is_dir():
+    if "://" in path:
+        paths = match(path, (".tar",))
+    elif where.is_dir():
         paths = [str(where / name) for name in list_files(where, {".tar"})]
     elif where.is_file():
         paths = [str(where)]
@@ -71,14 +74,18 @@ def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
     """
     groups: dict[str, Members] = {}
     problem = None
-    if not Path(path).is_file():
+    remote = "://" in path
+    if not remote and not Path(path).is_file():
         raise DataError(f"{path} is not a regular file.", "Expected a .tar file.")
-    end = Path(path).stat().st_size
+    end = size_of(path) if remote else Path(path).stat().st_size
     if end == 0:
         raise DataError(f"{path} is empty (0 bytes).", "Download it again.")
     key = ""
     try:
-        with tarfile.open(path, "r:") as tar:
+        with (
+            open_url(path) if remote else Path(path).open("rb") as stream,
+            tarfile.open(fileobj=stream, mode="r:") as tar,
+        ):
             try:
                 while (member := tar.next()) is not None:
                     # tarfile keeps all members in memory, which is too much for millions.
@@ -164,11 +171,22 @@ class ShardDataset:
         label = part("cls") if self.label_names else None
         scene = part("json")
         return Record(
-            name=f"{Path(shard).stem}/{entry.key}",
+            name=self._name(entry),
             labels=None if label is None else _one_label(*label, len(self.label_names)),
             scene=None if scene is None else _scene(*scene),
             **parts,
         )
+
+    def names(self) -> list[str]:
+        """The name of each record."""
+        return [self._name(entry) for entry in self._entries]
+
+    def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
+        """The bytes of the images, with the text of other members.
+
+        A column is the extension of a member, such as `txt`, or a field of the member `json`.
+        """
+        return [self._raw(self._entries[index], columns) for index in indices]
 
     def sources(self) -> Iterator[Path]:
         """The shards."""
@@ -181,7 +199,33 @@ class ShardDataset:
         for handle in self.__dict__.get("_files", {}).values():
             os.close(handle)
 
+    @property
+    def columns(self) -> _AnyColumn:
+        """Any column may be asked for. Its values are text."""
+        return _AnyColumn()
+
+    def _name(self, entry: Entry) -> str:
+        return f"{Path(self._paths[entry.shard]).stem}/{entry.key}"
+
+    def _raw(self, entry: Entry, columns: Sequence[str]) -> Raw:
+        def content(extension: str) -> bytes:
+            name = f"{self._paths[entry.shard]}/{entry.key}.{extension}"
+            return self._read(entry.shard, *entry.members[extension], name)
+
+        values: dict[str, Any] = {}
+        about = _fields(content("json")) if columns and "json" in entry.members else {}
+        for column in columns:
+            if column in entry.members:
+                values[column] = content(column).decode(errors="replace")
+            elif (value := about.get(column)) is not None:
+                values[column] = value if isinstance(value, str) else json.dumps(value)
+            else:
+                values[column] = None
+        return content(_image_of(entry.members)), values
+
     def _read(self, shard: int, offset: int, size: int, name: str) -> bytes:
+        if "://" in self._paths[shard]:
+            return read_range(self._paths[shard], offset, size)
         handle = self._files.get(shard)
         if handle is None:
             handle = self._files[shard] = os.open(self._paths[shard], os.O_RDONLY)
@@ -201,6 +245,26 @@ class ShardDataset:
                 "The shard is truncated; download it again.",
             )
         return content
+
+
+class _AnyColumn(dict[str, Any]):
+    """The columns of shards, which no index of them lists."""
+
+    def __missing__(self, name: str) -> Any:
+        import pyarrow as pa
+
+        return pa.string()
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _fields(content: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _image_of(members: Members) -> str:

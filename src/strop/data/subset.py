@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from strop.data.record import Batch, BatchDataset, Dataset, Record
+from strop.data.record import Batch, BatchDataset, Dataset, Raw, Record
 from strop.identity import of_dataset
 
 
@@ -33,6 +34,21 @@ class Subset:
 
     def __getitem__(self, index: int) -> Record:
         return self._dataset[self._indices[index]]
+
+    def __getattr__(self, name: str) -> Any:
+        """The optional members of the dataset that depend on no index, and those that do."""
+        if name not in {"columns", "in_main_process", "names", "raw"}:
+            raise AttributeError(name)
+        member = getattr(self._dataset, name)  # the subset has it if the dataset does
+        return {"names": self._names, "raw": self._raw}.get(name, member)
+
+    def _names(self) -> list[str]:
+        names = self._dataset.names()  # type: ignore[attr-defined]
+        return [names[index] for index in self._indices]
+
+    def _raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
+        inner = [self._indices[index] for index in indices]
+        return self._dataset.raw(inner, columns)  # type: ignore[attr-defined]
 
 
 class BatchSubset(Subset):

@@ -111,7 +111,7 @@ def code_lists(program: Program) -> pa.ListArray:
 
 
 def read_programs(table: pa.Table, info: StoreInfo, source: object) -> Program:
-    """The programs in the columns `codes`, `length` and, if there, `key` of a table."""
+    """The programs in the columns `codes`, `length` and, if there, `key` and `quality`."""
     lists = _one_chunk(table["codes"])
     lengths = torch.from_numpy(_one_chunk(table["length"]).to_numpy().astype(np.int64))
     offsets = lists.offsets.to_numpy()
@@ -122,7 +122,11 @@ def read_programs(table: pa.Table, info: StoreInfo, source: object) -> Program:
     active = _prefix(lengths, info.capacity)
     try:
         codes[active] = torch.from_numpy(flat[offsets[0] : offsets[-1]].astype(np.int64))
+        quality = table["quality"] if "quality" in table.column_names else None
+        if quality is not None and quality.null_count:
+            quality = None
         return Program(
+            quality=None if quality is None else torch.tensor(quality.to_numpy()),
             codes=codes,
             lengths=lengths,
             codebook_size=info.codebook_size,

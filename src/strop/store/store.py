@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from strop.errors import FormatError, StoreError, StropError
 from strop.files import PathLike
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
-from strop.program import Program
+from strop.program import SUFFIXES, Program
 from strop.store.extras import require
 from strop.store.schema import CHECK, COLUMNS, DAMAGED, damaged_rows, read_info, read_programs
 
@@ -150,7 +151,7 @@ class Store:
 
     def programs(self, rows: Sequence[int] | range) -> Program:
         """The programs at `rows`, in that order, with their keys as names."""
-        table = self.read(rows, columns=["key", "codes", "length"])
+        table = self.read(rows, columns=["key", "codes", "length", "quality"])
         if not len(table):
             raise StoreError("This picks no program.", f"The store has {len(self):,}.")
         return read_programs(table, self.info, self.path)
@@ -247,6 +248,14 @@ class _Stream:
         return self._store.batches().__arrow_c_stream__(requested_schema)
 
 
+def is_store(path: PathLike) -> bool:
+    """Whether an output of this name is a store: a URL, a folder, or a name with `.lance`."""
+    text = str(path)
+    if Path(text).suffix.lower() in SUFFIXES:
+        return False
+    return text.endswith((".lance", "/")) or "://" in text or Path(text).is_dir()
+
+
 def open_table(path: str, storage_options: dict[str, str] | None = None) -> lance.LanceDataset:
     """The Lance dataset at `path`; `StoreError` if there is none."""
     lance = require("lance")
@@ -269,7 +278,7 @@ def read_rejects(path: str, storage_options: dict[str, str] | None = None) -> pa
         return REJECTS_SCHEMA.empty_table()
     # An encoder that was killed may have written a reject twice. The last one counts.
     latest = {(row["key"], row["source"]): number for number, row in enumerate(table.to_pylist())}
-    return table.take(sorted(latest.values()))
+    return table.take(pa.array(sorted(latest.values()), pa.int64()))
 
 
 def damage(fragment: Any) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,17 +53,27 @@ class Writer:
         self.info = info
         self._options = storage_options
         self._schema = make_schema(info, kept or {})
-        self._retry = retry
         self._commits = 0
         self._table: lance.LanceDataset
-        self._known: np.ndarray
+        self._known: np.ndarray  # the hashes of the keys in the store, sorted
+        self._source: np.ndarray  # of each, the number of its source
+        self._sources: list[str]
         self._rejected: np.ndarray
-        self._open(overwrite)
+        self._open(overwrite, forget_rejects=overwrite or retry)
 
     def missing(self, keys: list[str]) -> np.ndarray:
         """Which keys are neither in the store nor rejected: (n,) bool."""
         hashes = key_hashes(pa.array(keys, pa.string()))
         return ~(_contains(self._known, hashes) | _contains(self._rejected, hashes))
+
+    def from_elsewhere(self, keys: list[str], source_of: Callable[[int], str]) -> str | None:
+        """The first of the keys that the store has from another source than now, or None."""
+        hashes = key_hashes(pa.array(keys, pa.string()))
+        for index in np.flatnonzero(_contains(self._known, hashes)).tolist():
+            place = np.searchsorted(self._known, hashes[index])
+            if self._sources[self._source[place]] != source_of(index):
+                return keys[index]
+        return None
 
     def append(self, rows: pa.Table, name: str) -> int:
         """Commit rows, without their checks, as the slice `name`. Returns how many were new."""
@@ -101,9 +112,9 @@ class Writer:
                     self._table, transaction, storage_options=self._options
                 )
             except lance.commit.CommitConflictError:
-                self._open(overwrite=False)
+                self._open()
                 continue
-            self._known = _merged(self._known, key_hashes(rows["key"]))
+            self._learn([rows])
             self._commits += 1
             if self._commits % _CLEAN_EVERY == 0:
                 self.clean()
@@ -114,13 +125,7 @@ class Writer:
         if not rows:
             return
         table = pa.Table.from_pylist(rows, REJECTS_SCHEMA)
-        require("lance").write_dataset(
-            table,
-            below(self.path, REJECTS),
-            mode="append",
-            storage_options=self._options,
-            data_storage_version=DATA_STORAGE_VERSION,
-        )
+        self._create(below(self.path, REJECTS), REJECTS_SCHEMA).insert(table)
         self._rejected = _merged(self._rejected, key_hashes(table["key"]))
 
     def clean(self) -> None:
@@ -132,31 +137,34 @@ class Writer:
     def _schema_without_check(self) -> pa.Schema:
         return self._schema.remove(len(self._schema) - 1)
 
-    def _open(self, overwrite: bool) -> None:
-        lance = require("lance")
-        mode = "overwrite" if overwrite else "create"
-        try:
-            if overwrite:
-                raise StoreError("", "")
-            self._table = open_table(self.path, self._options)
-        except StoreError:
-            try:
-                self._table = lance.write_dataset(
-                    self._schema.empty_table(),
-                    self.path,
-                    mode=mode,
-                    storage_options=self._options,
-                    data_storage_version=DATA_STORAGE_VERSION,
-                )
-            except OSError as error:
-                if "already exists" not in str(error):  # another writer was faster
-                    raise
-                self._table = open_table(self.path, self._options)
+    def _open(self, overwrite: bool = False, forget_rejects: bool = False) -> None:
+        self._table = self._create(self.path, self._schema, overwrite)
         self._check()
-        keys = self._table.to_table(columns=["key"])["key"]
-        self._known = np.sort(key_hashes(keys))
-        rejected = [] if self._retry else read_rejects(self.path, self._options)["key"]
-        self._rejected = np.sort(key_hashes(pa.array(rejected, pa.string())))
+        self._known, self._source = np.zeros(0, np.uint64), np.zeros(0, np.int32)
+        self._sources = []
+        self._learn(self._table.to_batches(columns=["key", "source"]))
+        rejects = read_rejects(self.path, self._options)
+        if forget_rejects and len(rejects):
+            open_table(below(self.path, REJECTS), self._options).delete("true")
+            rejects = REJECTS_SCHEMA.empty_table()
+        self._rejected = np.sort(key_hashes(rejects["key"]))
+
+    def _create(self, path: str, schema: pa.Schema, overwrite: bool = False) -> lance.LanceDataset:
+        """The table at `path`, made empty if there is none."""
+        with suppress(StoreError):
+            if not overwrite:
+                return open_table(path, self._options)
+        options = {
+            "storage_options": self._options,
+            "data_storage_version": DATA_STORAGE_VERSION,
+            "mode": "overwrite" if overwrite else "create",
+        }
+        try:
+            return require("lance").write_dataset(schema.empty_table(), path, **options)
+        except OSError as error:
+            if "already exists" not in str(error):
+                raise
+            return open_table(path, self._options)  # another writer was faster
 
     def _check(self) -> None:
         """Refuse a store of another model, of other lengths or of other columns."""
@@ -181,6 +189,22 @@ class Writer:
                 f"not {', '.join(self._schema.names)}.",
                 "Give the same --keep, or keep both with --as VERSION.",
             )
+
+    def _learn(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
+        """Note the keys and sources of rows."""
+        known, source = [self._known], [self._source]
+        for batch in batches:
+            known.append(key_hashes(batch["key"]))
+            names = batch["source"].dictionary_encode()
+            names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
+            numbers = []
+            for name in names.dictionary.to_pylist():
+                if name not in self._sources:
+                    self._sources.append(name)
+                numbers.append(self._sources.index(name))
+            source.append(np.array(numbers, np.int32)[names.indices.to_numpy()])
+        order = np.argsort(joined := np.concatenate(known), kind="stable")
+        self._known, self._source = joined[order], np.concatenate(source)[order]
 
     def _sync(self, fragments: list[Any]) -> None:
         """Write the data to the disk before a commit refers to it."""

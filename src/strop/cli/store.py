@@ -1,0 +1,87 @@
+"""`strop store`: info, check, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from strop.cli.console import (
+    Json,
+    check_writable,
+    complain,
+    out,
+    print_json,
+    progress_bars,
+    say,
+)
+from strop.store import report
+from strop.store.store import open_store
+
+app = typer.Typer(help="Describe, check and export stores of programs.", no_args_is_help=True)
+StorePath = Annotated[str, typer.Argument(metavar="STORE", help="Folder or URL of a store.")]
+Version = Annotated[
+    str | None, typer.Option("--as", help="Programs that were written with --as VERSION.")
+]
+
+
+@app.command()
+def info(store: StorePath, version: Version = None, as_json: Json = False) -> None:
+    """Show counts, sizes, lengths, qualities and rejects."""
+    opened = open_store(store, version=version)
+    facts = report.summary(opened)
+    rejects = opened.rejects.to_pylist()
+    if as_json:
+        print_json({**facts, "rejected": rejects})
+        return
+    out.print(f"{facts['store']}: {facts['programs']:,} programs of {facts['model']}")
+    out.print(f"  K = {facts['capacity']}, {facts['codebook_size']:,} codes, {facts['identity']}")
+    out.print(f"  columns: {', '.join(facts['columns'])}")
+    if facts["programs"]:
+        size = f"{facts['bytes'] / 2**20:,.1f} MiB in {facts['fragments']:,} files"
+        out.print(f"  size: {size}, {facts['bytes_per_image']} bytes an image")
+    for name in ("length", "quality"):
+        if facts[name]:
+            out.print(f"  {name}: {_spread(facts[name])}")
+    out.print(f"  rejects: {facts['rejects']:,}")
+    for row in rejects[:10]:
+        complain("rejected", f"{row['key']}: {row['reason']}")
+    if len(rejects) > 10:
+        say(f"... and {len(rejects) - 10:,} more: --json lists all")
+
+
+@app.command()
+def check(store: StorePath, version: Version = None, as_json: Json = False) -> None:
+    """Verify every row. The exit status is 1 if anything is damaged."""
+    with progress_bars() as progress:
+        result = report.check(open_store(store, version=version), progress)
+    if as_json:
+        print_json(result)
+    else:
+        out.print(f"{result['good']:,} of {result['programs']:,} programs are sound")
+        for problem in result["problems"]:
+            complain("damaged", problem)
+    if result["problems"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    store: StorePath,
+    output: Annotated[Path, typer.Argument(help="Output file: .parquet or .jsonl.")],
+    version: Version = None,
+    as_json: Json = False,
+) -> None:
+    """Write all programs to one file."""
+    check_writable(output)
+    with progress_bars() as progress:
+        written = report.export(open_store(store, version=version), output, progress)
+    if as_json:
+        print_json({"programs": written, "output": str(output)})
+    else:
+        say(f"Wrote {written:,} programs to {output}")
+
+
+def _spread(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in values.items())

@@ -1,0 +1,250 @@
+"""A corpus: the images that a command names, from files, datasets, tars, tables or URLs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from torch import Tensor
+
+from strop.data.filelist import FileDataset, Files
+from strop.data.layout import expand, find_images
+from strop.data.record import Dataset
+from strop.data.remote import RemoteFiles
+from strop.data.shards import shards
+from strop.data.spec import KINDS, open_dataset
+from strop.data.tables import hugging_face, lance_table, parquet
+from strop.errors import DataError, StropError, did_you_mean
+from strop.images import SUFFIXES
+from strop.store.schema import key_hashes
+
+LABELS = "labels"
+"""A column that every dataset has: the names of the labels of a record."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image before it is decoded: its key, where it comes from, and kept values.
+
+    `image` is a path, the bytes of a file or pixels; or it is the reason why there is none.
+    """
+
+    key: str
+    source: str
+    image: str | bytes | Tensor | StropError
+    values: Mapping[str, Any]
+
+
+class Corpus:
+    """Images of several sources in one order, each with a key of its own.
+
+    A key is the name of an image within its source. Where a name occurs again, its number follows:
+    `a.jpg`, `a.jpg (2)`.
+
+    data    files, folders, globs, specs such as voc:PATH?split=val, .tar, .parquet and .lance
+            files, folders that `datasets` saved, and URLs of these
+    keep    names of columns of the data to be kept
+    prefix  put before each key
+    """
+
+    def __init__(self, data: Sequence[str], keep: Sequence[str] = (), prefix: str = "") -> None:
+        self.sources = _open_all(data)
+        self.keep = tuple(dict.fromkeys(keep))
+        self._starts = np.cumsum([0, *(len(dataset) for _, dataset in self.sources)])
+        if not len(self):
+            raise DataError("The data holds no image.", "Name data that holds some.")
+        names = [f"{prefix}{n}" for _, dataset in self.sources for n in _names(dataset)]
+        self.keys = _distinct(names)
+        self.kept = {name: self._type_of(name) for name in self.keep}
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def in_main_process(self) -> bool:
+        """Whether items have to be read by the process that opened the corpus."""
+        return any(getattr(dataset, "in_main_process", False) for _, dataset in self.sources)
+
+    def source_of(self, index: int) -> str:
+        """Where the image at `index` comes from, as a store has it."""
+        return self.sources[int(np.searchsorted(self._starts, index, side="right")) - 1][0]
+
+    def items(self, indices: Sequence[int]) -> list[Item]:
+        """The images at `indices`, not decoded."""
+        found: list[Item] = []
+        for number, group in _runs(self._starts, indices):
+            source, dataset = self.sources[number]
+            local = [index - int(self._starts[number]) for index in group]
+            for index, (image, values) in zip(
+                group, _read_safely(dataset, local, self.keep), strict=True
+            ):
+                found.append(Item(self.keys[index], source, image, values))
+        return found
+
+    def _type_of(self, column: str) -> pa.DataType:
+        """The type of a kept column, which all sources share."""
+        types = set()
+        for source, dataset in self.sources:
+            columns = getattr(dataset, "columns", {})
+            if column in columns:
+                types.add(columns[column])
+            elif column == LABELS and dataset.label_names:
+                types.add(pa.list_(pa.string()))
+            else:
+                known = [*columns, *([LABELS] if dataset.label_names else [])]
+                has = f"It has {', '.join(known)}." if known else "It has none."
+                raise DataError(
+                    f"{source} has no column {column!r}.", did_you_mean(column, known) + has
+                )
+        if len(types) > 1:
+            raise DataError(
+                f"The column {column!r} has several types: {', '.join(map(str, types))}.",
+                "Encode these sources into stores of their own.",
+            )
+        return types.pop()
+
+
+def _open_all(data: Sequence[str]) -> list[tuple[str, Dataset]]:
+    """The datasets that `data` names, with the text that a store has as their source."""
+    opened: list[tuple[str, Dataset]] = []
+    files: list[str] = []  # single files that follow each other are one dataset
+
+    def flush() -> None:
+        if files:
+            items = [Files(name, name) for name in files]
+            root = str(Path.cwd())
+            opened.append((root, _Paths(name=root, root=Path(), items=items)))
+            files.clear()
+
+    for text in data:
+        if not text.strip():
+            find_images([text])  # refuses it
+        dataset = _open_one(text)
+        if dataset is None:
+            files.extend(find_images([text]))
+            continue
+        flush()
+        opened.append((getattr(dataset, "root", "") or _absolute(text), dataset))
+    flush()
+    return opened
+
+
+def _open_one(text: str) -> Dataset | None:
+    """The dataset that `text` names; None if it is a file or a glob of image files."""
+    suffix = Path(text.rstrip("/")).suffix.lower()
+    by_suffix: dict[str, Any] = {".tar": shards, ".parquet": parquet, ".lance": lance_table}
+    if "://" in text and text.partition(":")[0] not in KINDS:
+        if text.startswith("file://"):
+            return _open_one(text.removeprefix("file://")) or open_dataset(text[7:])
+        return by_suffix.get(suffix, RemoteFiles)(text)
+    kind = re.match(r"([A-Za-z][\w-]*):", text)
+    if kind and not Path(text).exists():
+        return open_dataset(text) if kind[1] in KINDS or suffix not in SUFFIXES else None
+    if suffix in by_suffix:
+        return by_suffix[suffix](text)
+    folder = expand(text)
+    if not folder.is_dir():
+        return None
+    if (folder / "_versions").is_dir():
+        return lance_table(text)
+    if any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        return hugging_face(text)
+    if (folder / "records.i64").is_file():
+        return open_dataset(f"packed:{text}")
+    images = [str(Path(path).relative_to(folder)) for path in find_images([text])]
+    return _Paths(name=text, root=folder, items=[Files(name, name) for name in images])
+
+
+class _Paths(FileDataset):
+    """Image files. Their own names may be absolute paths."""
+
+    def _path(self, relative: str) -> str:
+        return str(Path(self._root) / relative)
+
+
+def _absolute(text: str) -> str:
+    """A path as an absolute one; specs and URLs stay as they are."""
+    return str(expand(text).absolute()) if expand(text).exists() else text
+
+
+def _names(dataset: Dataset) -> Sequence[str]:
+    names = getattr(dataset, "names", None)
+    if names is not None:
+        listed: Sequence[str] = names()
+        return listed
+    return [f"{dataset.name}/{index:08d}" for index in range(len(dataset))]
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names in which the second of two equal ones has a number; in place."""
+    hashes = key_hashes(pa.array(_utf8(names), pa.string()))
+    order = np.argsort(hashes, kind="stable")
+    again = order[1:][hashes[order][1:] == hashes[order][:-1]]
+    if len(again):
+        taken = set(names)
+        for index in sorted(again.tolist()):
+            number = 2
+            while f"{names[index]} ({number})" in taken:
+                number += 1
+            names[index] = f"{names[index]} ({number})"
+            taken.add(names[index])
+    return names
+
+
+def _utf8(names: list[str]) -> list[str]:
+    """Names in which bytes that are not UTF-8 are escaped; in place."""
+    for index, name in enumerate(names):
+        if not name.isascii():
+            names[index] = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return names
+
+
+def _runs(starts: np.ndarray, indices: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """Indices as runs that lie in one source, with the number of the source."""
+    runs: list[tuple[int, list[int]]] = []
+    for index in indices:
+        number = int(np.searchsorted(starts, index, side="right")) - 1
+        if not runs or runs[-1][0] != number:
+            runs.append((number, []))
+        runs[-1][1].append(index)
+    return runs
+
+
+def _read_safely(
+    dataset: Dataset, indices: list[int], columns: Sequence[str]
+) -> list[tuple[str | bytes | Tensor | StropError, dict[str, Any]]]:
+    """What `raw` returns. If it fails, rows are read one by one, and some are errors."""
+    try:
+        return list(_raw(dataset, indices, columns))
+    except (StropError, OSError) as error:
+        if len(indices) == 1:
+            problem = error if isinstance(error, StropError) else DataError(str(error), "")
+            return [(problem, dict.fromkeys(columns))]
+    return [found for index in indices for found in _read_safely(dataset, [index], columns)]
+
+
+def _raw(
+    dataset: Dataset, indices: list[int], columns: Sequence[str]
+) -> list[tuple[str | bytes | Tensor, dict[str, Any]]]:
+    raw = getattr(dataset, "raw", None)
+    native = [name for name in columns if name in getattr(dataset, "columns", {})]
+    if raw is not None and len(native) == len(columns):
+        found: list[tuple[str | bytes | Tensor, dict[str, Any]]] = raw(indices, native)
+        return found
+    # Labels are known only from the record.
+    records = [dataset[index] for index in indices]
+    named = [_labels(record.labels, dataset.label_names) for record in records]
+    values = raw(indices, native) if raw is not None else [(None, {})] * len(indices)
+    return [
+        (record.image, {**held, LABELS: labels} if LABELS in columns else held)
+        for record, labels, (_, held) in zip(records, named, values, strict=True)
+    ]
+
+
+def _labels(labels: Tensor | None, names: Sequence[str]) -> list[str] | None:
+    return None if labels is None else [names[i] for i in labels.nonzero().flatten().tolist()]

@@ -1,0 +1,221 @@
+"""Encode a corpus into a store. What is done stays done: the same call goes on after any end."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from strop.errors import StoreError
+from strop.files import PathLike, exclusive
+from strop.identity import digest
+from strop.model.checkpoint import list_models, load
+from strop.model.length_rule import LengthRule
+from strop.model.tokenizer import Tokenizer
+from strop.progress import Progress, no_progress
+from strop.store.corpus import Corpus
+from strop.store.encoder import Encoder, Reject
+from strop.store.engines import Job, Slice, encode_locally, encode_with_ray, slices_of
+from strop.store.schema import StoreInfo
+from strop.store.store import VERSIONS, below
+from strop.store.writer import Writer
+
+Engine = Literal["local", "ray"]
+ENGINES: tuple[Engine, ...] = ("local", "ray")
+SLICE = 1024
+"""Images in a slice: what is lost at most when an encoder is killed."""
+
+MAX_REJECTS = 100
+"""How many rejects a report lists. The store lists all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `encode_corpus` did.
+
+    store      where the programs are
+    images     in the data
+    encoded    images whose programs are new in the store
+    rejected   images that could not be read this time
+    rejects    the first of these: `key`, `source` and `reason`
+    known      images whose keys the store had already, or had rejected
+    elsewhere  of the known, one key that the store has from another source, or None
+    """
+
+    store: str
+    images: int
+    encoded: int
+    rejected: int
+    rejects: list[Reject]
+    known: int
+    elsewhere: str | None
+
+
+def encode_corpus(
+    data: str | Sequence[str],
+    store: PathLike,
+    *,
+    model: str = "photos",
+    tokenizer: Tokenizer | None = None,
+    device: str | None = None,
+    engine: Engine = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    keep: Sequence[str] = (),
+    prefix: str = "",
+    version: str | None = None,
+    overwrite: bool = False,
+    retry: bool = False,
+    slice_size: int = SLICE,
+    batch: int = 32,
+    storage_options: dict[str, str] | None = None,
+    rule: LengthRule | None = None,
+    progress: Progress = no_progress,
+) -> Report:
+    """Encode all images of `data` into the store, except for those that it has.
+
+    data        what `strop.store.corpus.Corpus` takes, one or several
+    model       name, folder or hub id; the store notes it
+    tokenizer   the model, if it is loaded already
+    engine      "local" for this machine, "ray" for the machines of a cluster at `address`
+    workers     processes of the local engine
+    keep        columns of the data that the store keeps
+    prefix      put before each key
+    version     write programs of another model beside those that the store has
+    overwrite   replace the programs that the store has
+    retry       forget which images were rejected, and try again to read them
+    slice_size  images in a slice, which is committed as a whole
+    rule        how lengths are chosen
+    """
+    rule = LengthRule() if rule is None else rule
+    if rule.mean_length is not None:
+        raise StoreError(
+            "A mean length depends on all images at once, so a store cannot grow with it.",
+            "Give a quality, or a length.",
+        )
+    if engine not in ENGINES:
+        raise StoreError(f"There is no engine {engine!r}.", f"Choose one of {', '.join(ENGINES)}.")
+    if slice_size < 1:
+        raise StoreError(f"A slice of {slice_size} images is none.", "Give 1 or more.")
+    _check_target(str(store))
+    path = str(store) if version is None else below(str(store), f"{VERSIONS}/{version}")
+    corpus = Corpus([data] if isinstance(data, str) else data, keep, prefix)
+    if tokenizer is None:
+        tokenizer = load(model, device="cpu" if engine == "ray" else device)
+    model = _portable(model)
+    rule.check(tokenizer.config)
+    options = _options(rule)
+    info = describe(tokenizer, model, options)
+    encoder = Encoder(
+        size=tokenizer.config.image_size,
+        fit=tokenizer.config.fit,
+        kept=corpus.kept,
+        options=options,
+        batch=batch,
+    )
+    job = Job(corpus, encoder, model, info.codes)
+    # A second encoder is told at once. At a URL both may run: their commits exclude each other.
+    with nullcontext() if "://" in path else exclusive(path):
+        writer = Writer(
+            path,
+            info,
+            corpus.kept,
+            overwrite=overwrite,
+            retry=retry,
+            storage_options=storage_options,
+        )
+        missing = writer.missing(corpus.keys)
+        known = len(corpus) - int(missing.sum())
+        elsewhere = writer.from_elsewhere(corpus.keys, corpus.source_of)
+        names: deque[str] = deque()
+
+        def slices() -> Iterator[Slice]:
+            for part in slices_of(np.flatnonzero(missing), slice_size):
+                names.append(_slice_name(corpus, part[0] // slice_size, slice_size))
+                yield part
+
+        seen = known
+
+        def done(count: int) -> None:
+            nonlocal seen
+            seen += count
+            progress("encoding", seen, len(corpus))
+
+        if engine == "ray":
+            results = encode_with_ray(job, slices(), address=address, done=done)
+        else:
+            results = encode_locally(job, tokenizer, slices(), workers=workers, done=done)
+        encoded, rejected = 0, 0
+        rejects: list[Reject] = []
+        for result in results:
+            # Rejects come first: if this process ends between the two, they are noted again.
+            writer.reject(result.rejects)
+            encoded += writer.append(result.rows, names.popleft())
+            rejected += len(result.rejects)
+            rejects += result.rejects[: MAX_REJECTS - len(rejects)]
+        writer.clean()
+    return Report(
+        store=path,
+        images=len(corpus),
+        encoded=encoded,
+        rejected=rejected,
+        rejects=rejects,
+        known=known,
+        elsewhere=elsewhere,
+    )
+
+
+def _check_target(path: str) -> None:
+    """Refuse a folder that holds something else."""
+    folder = Path(path)
+    if "://" in path or not folder.exists():
+        return
+    names = {each.name for each in folder.iterdir()} if folder.is_dir() else {""}
+    if names - {VERSIONS, ".strop-lock"} and "_versions" not in names:
+        raise StoreError(f"{path} exists and is not a store.", "Name a new folder.")
+
+
+def describe(tokenizer: Tokenizer, model: str, options: Mapping[str, Any]) -> StoreInfo:
+    """What a store says about programs of this tokenizer with lengths by these options."""
+    return StoreInfo(
+        model=model,
+        codes=tokenizer.identity.codes,
+        lengths=tokenizer.identity.lengths,
+        codebook_size=tokenizer.config.quantizer.codes,
+        capacity=tokenizer.config.max_length,
+        length_rule=json.dumps(options),
+    )
+
+
+def _options(rule: LengthRule) -> dict[str, Any]:
+    """The options of `Tokenizer.encode` that make this rule, as JSON can hold them."""
+    given = {
+        name: value
+        for name, value in sorted(vars(rule).items())
+        if value is not None and value is not False
+    }
+    length = given.get("length")
+    if isinstance(length, Tensor):
+        if length.ndim:
+            raise StoreError("A store takes no lengths by image.", "Give one length, or a quality.")
+        given["length"] = int(length)
+    return given
+
+
+def _portable(model: str) -> str:
+    """The name of a model that holds in another working directory, too."""
+    folder = Path(model).expanduser()
+    is_folder = model not in list_models() and folder.is_dir()
+    return str(folder.resolve()) if is_folder else model
+
+
+def _slice_name(corpus: Corpus, number: int, size: int) -> str:
+    """The same for the same images at the same place of the data."""
+    return f"{number}-{digest(corpus.keys[number * size : (number + 1) * size])}"

@@ -1,0 +1,150 @@
+"""What a store holds, whether it is sound, and its programs as one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from strop.errors import FormatError, StoreError
+from strop.files import PathLike, atomic_path, format_tag
+from strop.program import FORMAT as PROGRAM_FORMAT
+from strop.program import SUFFIXES
+from strop.progress import Progress, no_progress
+from strop.store.schema import read_programs
+from strop.store.store import Store, damage
+
+
+def summary(store: Store) -> dict[str, Any]:
+    """Counts, bytes, lengths, qualities and rejects of a store, ready for JSON."""
+    lengths = np.zeros(store.info.capacity + 1, dtype=np.int64)
+    qualities = []
+    for batch in store.batches(["length", "quality"]):
+        lengths += np.bincount(batch["length"].to_numpy(), minlength=len(lengths))
+        qualities.append(batch["quality"].drop_null().to_numpy())
+    quality = np.concatenate([np.zeros(0, np.float32), *qualities])
+    count = len(store)
+    size = sum(
+        file.file_size_bytes or 0
+        for fragment in store.dataset.get_fragments()
+        for file in fragment.metadata.files
+    )
+    return {
+        "store": store.path,
+        "model": store.info.model,
+        "identity": store.info.codes,
+        "codebook_size": store.info.codebook_size,
+        "capacity": store.info.capacity,
+        "length_rule": json.loads(store.info.length_rule),
+        "programs": count,
+        "rejects": store.rejects.num_rows,
+        "columns": list(store.columns),
+        "fragments": len(store.dataset.get_fragments()),
+        "bytes": size,
+        "bytes_per_image": round(size / count, 1) if count else None,
+        "length": _spread(np.repeat(np.arange(len(lengths)), lengths)),
+        "quality": _spread(quality),
+    }
+
+
+def check(store: Store, progress: Progress = no_progress) -> dict[str, Any]:
+    """Verify every row. The result names damaged files, repeated keys and impossible programs."""
+    problems = []
+    seen = np.zeros(0, dtype=np.uint64)
+    fragments = store.dataset.get_fragments()
+    good = 0
+    for number, fragment in enumerate(fragments):
+        problem = damage(fragment)
+        if problem is None:
+            table = fragment.to_table()
+            try:
+                if len(table):
+                    read_programs(table, store.info, store.path)
+                good += len(table)
+            except FormatError as error:
+                problem = str(error)
+        if problem is not None:
+            problems.append(problem)
+        progress("checking", number + 1, len(fragments))
+    if not problems:
+        from strop.store.schema import key_hashes
+
+        seen = np.sort(
+            np.concatenate([seen, *(key_hashes(batch["key"]) for batch in store.batches(["key"]))])
+        )
+        repeated = int((seen[1:] == seen[:-1]).sum())
+        if repeated:
+            problems.append(f"{repeated} keys occur more than once.")
+    return {"store": store.path, "programs": len(store), "good": good, "problems": problems}
+
+
+def export(store: Store, path: PathLike, progress: Progress = no_progress) -> int:
+    """Write all programs to a `.parquet` or `.jsonl` file that `Program.load` reads.
+
+    A Parquet file has the other columns of the store, too, and is written in bounded memory.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise StoreError(
+            f"{Path(path).name} is not a file for programs.", f"Name it {' or '.join(SUFFIXES)}."
+        )
+    if not len(store):
+        raise StoreError(f"The store {store.path} has no programs.", "Encode some images.")
+    if suffix == ".jsonl":
+        store[:].save(path)
+        return len(store)
+    import pyarrow.parquet as pq
+
+    tables = _program_rows(store)
+    first = next(tables)
+    written = 0
+    with (
+        atomic_path(path) as temporary,
+        pq.ParquetWriter(temporary, first.schema, write_page_checksum=True) as file,
+    ):
+        for table in (first, *tables):
+            file.write_table(table)
+            written += len(table)
+            progress("exporting", written, len(store))
+    return written
+
+
+def _program_rows(store: Store) -> Iterator[pa.Table]:
+    """The rows of a store with the columns of a file of programs."""
+    header = {
+        "format": format_tag("program", PROGRAM_FORMAT),
+        "codebook_size": store.info.codebook_size,
+        "model": store.info.codes,
+    }
+    integers = pa.list_(pa.int32())
+    others = [name for name in store.columns if name not in ("key", "codes", "length")]
+    for batch in store.batches(batch=1 << 16):
+        table = pa.Table.from_batches([batch])
+        unused = [[0] * (store.info.capacity - length) for length in table["length"].to_pylist()]
+        columns = {
+            "name": table["key"],
+            "length": table["length"].cast(pa.int32()),
+            "codes": table["codes"].cast(integers),
+            "rest": pa.array(unused, integers),
+            "erased": pa.array([[]] * len(table), integers),
+            **{name: table[name] for name in others},
+        }
+        yield pa.table(columns).replace_schema_metadata({"strop": json.dumps(header)})
+
+
+def _spread(values: np.ndarray) -> dict[str, float] | None:
+    if not len(values):
+        return None
+    low, middle, high = np.percentile(values, (5, 50, 95))
+    return {
+        "mean": round(float(values.mean()), 4),
+        "min": round(float(values.min()), 4),
+        "p5": round(float(low), 4),
+        "median": round(float(middle), 4),
+        "p95": round(float(high), 4),
+        "max": round(float(values.max()), 4),
+    }
