@@ -1,4 +1,4 @@
-"""How the program lengths of training are chosen: the paper's four phases.
+"""How the program lengths of training are chosen: the paper's four phases (Section 2.3).
 
 1. Random truncation: programs are cut at random lengths, so early tokens carry most information.
 2. Oracle targets: an error above the running average asks for a longer program, one below it for
@@ -8,14 +8,17 @@
 4. Handoff: predicted lengths replace the random ones with a probability that rises to
    `handoff_ceiling` and stays there.
 
+`active_lengths`, `observe` and `trains_length_head` are these phases; the formulas follow them.
+`strop.training.forward` calls them in every step.
+
 A model whose head predicts the rate curve (`strop.model.rate_head`) needs no oracle: it stays in
 phase 1 and learns from the errors at its random lengths. `handoff_ceiling` may still give it a
 share of deployed lengths.
 
 All functions are pure and branch on no data. Values that change from step to step are 0-dim
-tensors, so a compiled step never recompiles. Equations are those of the paper's Appendix A; where
-it uses one letter twice, the config has two names (`oracle_scale` is beta, `probe_temperature` is
-tau).
+tensors, so a compiled step never recompiles. "Eq. 1" to "Eq. 7" are the numbered equations of the
+paper's Appendix A, in their order; where it uses one letter twice, the config has two names
+(`oracle_scale` is beta, `probe_temperature` is tau).
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from torch import Tensor
 
 from strop.config import check_ranges
 from strop.errors import ConfigError
+from strop.model.length_head import whole_lengths
 
 PAPER_STEPS = 500_000
 """The run length for which all numbers of steps in a config are given."""
@@ -139,52 +143,6 @@ def scaled(config: Config, steps: int) -> Config:
     return dataclasses.replace(config, **changed)  # type: ignore[type-var]
 
 
-# --- the schedule: functions of the step ------------------------------------------------------
-
-
-def phase(config: CurriculumConfig, step: int) -> int:
-    """1 to 4, or 5 after the handoff ramp; always 1 without a curriculum."""
-    if not config.enabled:
-        return 1
-    return 1 + sum(step >= end for end in config.phase_ends)
-
-
-def alpha(config: CurriculumConfig, step: int) -> float:
-    """alpha of Beta(alpha, 1) at `step`: linear from `alpha_start` to 1, then 1."""
-    over = config.phase_ends[0] if config.bias_steps is None else config.bias_steps
-    return config.alpha_start + (1 - config.alpha_start) * (min(step / over, 1.0) if over else 1.0)
-
-
-def handoff(config: CurriculumConfig, step: int) -> float:
-    """a_s: the share of predicted lengths at `step`, 0 before phase 4, `handoff_ceiling` after."""
-    if not config.enabled:
-        return 0.0
-    start, end = config.phase_ends[2:]
-    ramp = float(step >= end) if start == end else (step - start) / (end - start)
-    return config.handoff_ceiling * min(max(ramp, 0.0), 1.0)
-
-
-# --- phase 1: random truncation (first equation of Appendix A) --------------------------------
-
-
-def random_lengths(uniform: Tensor, alpha: Tensor, config: CurriculumConfig, k: int) -> Tensor:
-    """(B,) int64 random lengths in [truncation_minimum, k], from (B,) uniform numbers in [0, 1)."""
-    minimum = min(config.truncation_minimum, k)
-    if config.truncation == "powers-of-two":
-        # FlexTok draws from 1, 2, 4, ..., K with equal probability.
-        first, last = (minimum - 1).bit_length(), (k - 1).bit_length()
-        exponent = first + (uniform * (last - first + 1)).long().clamp(max=last - first)
-        return torch.ones_like(exponent).bitwise_left_shift(exponent).clamp(max=k)
-    if config.truncation == "uniform":
-        return minimum + (uniform * (k + 1 - minimum)).long().clamp(max=k - minimum)
-    # If U is uniform, U**(1/alpha) is Beta(alpha, 1).
-    share = uniform.float() ** (1.0 / alpha)
-    return (minimum + share * (k - minimum)).round().clamp(minimum, k).long()
-
-
-# --- phase 2: oracle targets ------------------------------------------------------------------
-
-
 class CurriculumState(NamedTuple):
     """The averages of the oracle and whether each has its first value. 0-dim float32 tensors."""
 
@@ -205,6 +163,30 @@ def _alone(value: Tensor) -> Tensor:
     return value
 
 
+# --- the four phases --------------------------------------------------------------------------
+
+
+def active_lengths(
+    predicted: Tensor,
+    uniform: Tensor,
+    alpha: Tensor,
+    handoff: Tensor,
+    config: CurriculumConfig,
+    k: int,
+) -> Tensor:
+    """Phases 1 and 4: the lengths (B,) int64 at which programs are cut in this step.
+
+    predicted       (B,) output of the length head; it counts from phase 4 on
+    uniform         (2, B) uniform numbers in [0, 1): for random lengths, for the handoff
+    alpha, handoff  alpha_s and a_s of this step, see below
+    """
+    if not config.enabled:
+        return torch.full_like(uniform[0], config.fixed_length or k, dtype=torch.long)
+    random = random_lengths(uniform[0], alpha, config, k)  # Eq. 1
+    deployed = whole_lengths(predicted, k)
+    return mixed_lengths(random, deployed, uniform[1], handoff)  # Eq. 7
+
+
 @torch.no_grad()
 def observe(
     state: CurriculumState,
@@ -218,16 +200,91 @@ def observe(
     *,
     reduce: Reduce = _alone,
 ) -> tuple[CurriculumState, Tensor, Modulator]:
-    """One step of the oracle: the new averages, the (B,) targets and the modulator.
+    """Phase 2: the new averages, the target lengths (B,) and the modulator.
 
     error                    (B,) latent alignment at the active length
     probed, probes           the P of those errors, P <= B, and lengths, that are probed
     error_short, error_long  (P,) latent alignment at the two probes
     """
     error = error.detach().float()
-    slope_short, slope_long = slopes(
-        probed.detach().float(), error_short.float(), error_long.float()
-    )
+    short, long = slopes(probed.detach().float(), error_short.float(), error_long.float())  # Eq. 3
+    state = averaged(state, error, short, long, probes, config, reduce)
+    base = base_targets(error, state.error, config, k)  # Eq. 2
+    decision = modulator(state.slope_short, state.slope_long, config)  # Eq. 4
+    return state, oracle_targets(base, decision.m, config, k), decision  # Eq. 5
+
+
+def trains_length_head(config: CurriculumConfig, step: int) -> bool:
+    """From phase 3 on: whether the length head learns the targets, by `objective.length_loss`."""
+    return phase(config, step) >= 3
+
+
+# --- the schedule: functions of the step ------------------------------------------------------
+
+
+def phase(config: CurriculumConfig, step: int) -> int:
+    """1 to 4, or 5 after the handoff ramp; always 1 without a curriculum."""
+    if not config.enabled:
+        return 1
+    return 1 + sum(step >= end for end in config.phase_ends)
+
+
+def alpha(config: CurriculumConfig, step: int) -> float:
+    """alpha_s of Beta(alpha, 1), after Eq. 1: linear from `alpha_start` to 1 at T_bias, then 1."""
+    over = config.phase_ends[0] if config.bias_steps is None else config.bias_steps
+    return config.alpha_start + (1 - config.alpha_start) * (min(step / over, 1.0) if over else 1.0)
+
+
+def handoff(config: CurriculumConfig, step: int) -> float:
+    """a_s, before Eq. 7: the share of predicted lengths, 0 before phase 4, its ceiling after."""
+    if not config.enabled:
+        return 0.0
+    start, end = config.phase_ends[2:]
+    ramp = float(step >= end) if start == end else (step - start) / (end - start)
+    return config.handoff_ceiling * min(max(ramp, 0.0), 1.0)
+
+
+# --- phase 1: random truncation ---------------------------------------------------------------
+
+
+def random_lengths(uniform: Tensor, alpha: Tensor, config: CurriculumConfig, k: int) -> Tensor:
+    """Eq. 1: (B,) int64 lengths in [truncation_minimum, k], from (B,) uniform draws in [0, 1)."""
+    minimum = min(config.truncation_minimum, k)
+    if config.truncation == "powers-of-two":
+        # FlexTok draws from 1, 2, 4, ..., K with equal probability.
+        first, last = (minimum - 1).bit_length(), (k - 1).bit_length()
+        exponent = first + (uniform * (last - first + 1)).long().clamp(max=last - first)
+        return torch.ones_like(exponent).bitwise_left_shift(exponent).clamp(max=k)
+    if config.truncation == "uniform":
+        return minimum + (uniform * (k + 1 - minimum)).long().clamp(max=k - minimum)
+    # If U is uniform, U**(1/alpha) is Beta(alpha, 1).
+    share = uniform.float() ** (1.0 / alpha)
+    return (minimum + share * (k - minimum)).round().clamp(minimum, k).long()
+
+
+# --- phase 2: oracle targets ------------------------------------------------------------------
+
+
+def base_targets(error: Tensor, mean_error: Tensor, config: CurriculumConfig, k: int) -> Tensor:
+    """Eq. 2: L_base (B,), `e / (mean e + eps) * beta K`, clipped."""
+    return _clipped(error / (mean_error + EPSILON) * config.oracle_scale * k, config, k)
+
+
+def oracle_targets(base: Tensor, m: Tensor, config: CurriculumConfig, k: int) -> Tensor:
+    """Eq. 5: the corrected target (B,), `m L_base`, clipped again."""
+    return _clipped(m * base, config, k)
+
+
+def averaged(
+    state: CurriculumState,
+    error: Tensor,
+    slope_short: Tensor,
+    slope_long: Tensor,
+    probes: Probes,
+    config: CurriculumConfig,
+    reduce: Reduce,
+) -> CurriculumState:
+    """The averages after one more batch: errors (B,), and slopes (P,) of probes left unclipped."""
     valid_short, valid_long = probes.short_valid.float(), probes.long_valid.float()
     totals = reduce(
         torch.stack(
@@ -241,32 +298,18 @@ def observe(
             ]
         )
     )
-    new = CurriculumState(
-        *average(state.error, state.error_seen, totals[0], totals[1], config.error_decay),
-        *average(
-            state.slope_short, state.slope_short_seen, totals[2], totals[3], config.slope_decay
-        ),
-        *average(state.slope_long, state.slope_long_seen, totals[4], totals[5], config.slope_decay),
+    error_rho, slope_decay = config.error_decay, config.slope_decay
+    return CurriculumState(
+        *average(state.error, state.error_seen, totals[0], totals[1], error_rho),
+        *average(state.slope_short, state.slope_short_seen, totals[2], totals[3], slope_decay),
+        *average(state.slope_long, state.slope_long_seen, totals[4], totals[5], slope_decay),
     )
-    decision = modulator(new.slope_short, new.slope_long, config)
-    base = base_targets(error, new.error, config, k)
-    return new, oracle_targets(base, decision.m, config, k), decision
-
-
-def base_targets(error: Tensor, mean_error: Tensor, config: CurriculumConfig, k: int) -> Tensor:
-    """L_base (B,): `e / (mean e + eps) * beta K`, clipped."""
-    return _clipped(error / (mean_error + EPSILON) * config.oracle_scale * k, config, k)
-
-
-def oracle_targets(base: Tensor, m: Tensor, config: CurriculumConfig, k: int) -> Tensor:
-    """The corrected target (B,): `m L_base`, clipped again."""
-    return _clipped(m * base, config, k)
 
 
 def average(
     mean: Tensor, seen: Tensor, total: Tensor, count: Tensor, decay: float
 ) -> tuple[Tensor, Tensor]:
-    """One step of an exponential average, which starts at its first value.
+    """One step of an exponential average (before Eq. 2), which starts at its first value.
 
     The new value is `total / count`; with a count of zero nothing changes.
     """
@@ -294,7 +337,7 @@ def probe_stride(config: CurriculumConfig) -> int:
 
 
 def probe_lengths(lengths: Tensor, config: CurriculumConfig, k: int) -> Probes:
-    """The clipped neighbours L - delta and L + delta of (P,) lengths.
+    """The clipped neighbours L - delta and L + delta of (P,) lengths, before Eq. 3.
 
     A probe that the clip alters is invalid. After the handoff a length may lie under the
     truncation minimum; its shorter probe then stays at the length itself, never above it.
@@ -311,8 +354,8 @@ def probe_lengths(lengths: Tensor, config: CurriculumConfig, k: int) -> Probes:
 
 
 def slopes(error: Tensor, error_short: Tensor, error_long: Tensor) -> tuple[Tensor, Tensor]:
-    """r_short and r_long (P,): relative rise of the error at the shorter probe, relative fall at
-    the longer one, both at least 0."""
+    """Eq. 3: r_short and r_long (P,), the relative rise of the error at the shorter probe and its
+    relative fall at the longer one, both at least 0."""
     scale = error + EPSILON
     return (
         ((error_short - error) / scale).clamp(min=0.0),
@@ -332,7 +375,8 @@ class Modulator(NamedTuple):
 
 
 def modulator(slope_short: Tensor, slope_long: Tensor, config: CurriculumConfig) -> Modulator:
-    """m: compress where the curve is flat, keep at its elbow, extend while more tokens pay."""
+    """Eq. 4 and m of Eq. 5: compress where the rate curve is flat, keep at its elbow, extend while
+    more tokens pay."""
     u_short = torch.tanh(slope_short / config.probe_temperature)
     u_long = torch.tanh(slope_long / config.probe_temperature)
     compress = (1 - u_short) * (1 - u_long)
@@ -350,7 +394,7 @@ def _clipped(targets: Tensor, config: CurriculumConfig, k: int) -> Tensor:
 
 
 def mixed_lengths(random: Tensor, deployed: Tensor, uniform: Tensor, handoff: Tensor) -> Tensor:
-    """(B,): the deployed length with probability `handoff`, else the random one, row by row."""
+    """Eq. 7 (B,): the deployed length with probability `handoff`, else the random one, by row."""
     return torch.where(uniform < handoff, deployed, random)
 
 

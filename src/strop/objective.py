@@ -1,4 +1,4 @@
-"""The losses: latent alignment, commitment, diversity and length, each in float32.
+"""The losses of Section 2.2: latent alignment, commitment, diversity, length. All in float32.
 
 In a distributed run each process returns its share of the loss of the whole batch: a sum over
 local samples divided by a global count. Summed gradients then equal those of one process with all
@@ -49,7 +49,7 @@ def diversity_warmup(config: ObjectiveConfig, step: int) -> float:
 
 
 def latent_alignment(predicted: Tensor, target: Tensor) -> Tensor:
-    """(B,): `1 - mean cosine + MSE` of each sample. Both (B, S, d), in the scaled space."""
+    """L_lat of Section 2.2 (B,): `1 - mean cosine + MSE`. Both (B, S, d), in the scaled space."""
     return cosine_error(predicted, target) + squared_error(predicted, target)
 
 
@@ -64,7 +64,9 @@ def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
 
 
 def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = _alone) -> Tensor:
-    """Squared distance of tokens to their codes, summed over channels, mean over active tokens.
+    """L_commit of Section 2.2: squared distance of tokens to their codes, summed over channels.
+
+    The mean over the active tokens of the batch; the paper does not say over what it averages.
 
     z       (B, K, d_c) normalised raw tokens
     code    (B, K, d_c) the code of each; no gradient reaches it
@@ -78,8 +80,9 @@ def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = _alo
 def diversity(
     similarity: Tensor, active: Tensor, temperature: float, *, reduce: Reduce = _alone
 ) -> Tensor:
-    """`1 - H(p) / log N`: 0 when all codes are equally frequent, 1 when only one is in use.
+    """L_div of Section 2.2, as `1 - H(p) / log N`: the paper gives no formula.
 
+    0 when all codes are equally frequent, 1 when only one is in use.
     p is the mean soft assignment over all active tokens of the batch, not per position, which
     would cap the entropy at the log of the batch size.
 
@@ -97,7 +100,7 @@ def diversity(
 
 
 def length_loss(predicted: Tensor, target: Tensor, k: int) -> Tensor:
-    """`mean(((L_hat - sg[L]) / K)^2)` of (B,) predicted and target lengths."""
+    """Eq. 6 of Appendix A: `mean(((L_hat - sg[L]) / K)^2)` of (B,) lengths."""
     return ((predicted.float() - target.detach().float()) / k).square().mean()
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from strop.analysis.metric_info import METRICS
-from strop.analysis.paper import OFFICIAL, OTHERS, cells, setting_of, variant_of, variants
-from strop.config import to_dict
+from strop.analysis.paper import MEAN_OVER, OTHERS, cells, setting_of, variant_of, variants
+from strop.config import override, to_dict
 from strop.model.decoder import DecoderConfig
 from strop.training.preset import load_preset
 
@@ -18,13 +18,20 @@ def find(**keys):
     return [cell for cell in cells() if all(getattr(cell, k) == v for k, v in keys.items())]
 
 
+def trained(variant="strop-s-dinov3-s", data="coco:coco?split=train", images=118_031, **changes):
+    """What a model records of its training; `changes` are dotted settings."""
+    preset = override(load_preset(variant), changes)
+    tables = {key: to_dict(preset)[key] for key in ("objective", "curriculum", "training")}
+    return {"data": data, "images": images, **tables}
+
+
 def part(variant="strop-s-dinov3-s", suite="alignment", **changes):
     return {
         "suite": suite,
         "model": {
             "name": "mine",
             "config": to_dict(load_preset(variant).model),
-            "about": {"data": "coco:/data/coco?split=train"},
+            "about": {"data": "coco:/data/coco?split=train", "training": trained(variant)},
         },
         "data": "voc:/data/voc?split=val",
         "protocol": "paper",
@@ -49,7 +56,7 @@ def test_the_short_alignment_table_is_the_mean_of_the_long_one():
             variant=cell.variant,
             measure=cell.measure,
         )
-        each = [other.value for other in each if other.dataset in OFFICIAL]
+        each = [other.value for other in each if other.dataset in MEAN_OVER["alignment"]]
         assert len(each) == 5
         digits = 0.1 if cell.value > 1 else 0.001
         assert sum(each) / 5 == pytest.approx(cell.value, abs=1.01 * digits)
@@ -117,7 +124,8 @@ def test_the_same_setting_has_the_papers_figure():
 
 
 def test_columns_of_coco_and_imagenet_are_kept_apart():
-    about = {"data": "imagenet:/data/imagenet?split=train"}
+    training = trained(data="imagenet:imagenet?split=train", images=1_281_000)
+    about = {"data": "imagenet:/data/imagenet?split=train", "training": training}
     other = part()
     other["model"] = {**other["model"], "about": about}
     assert setting_of(other).value("alignment", "cosine") == 0.863
@@ -136,6 +144,54 @@ def test_what_differs_is_named_and_has_no_figure(changes, message):
     setting = setting_of(part(**changes))
     assert any(message in each for each in setting.differs)
     assert setting.value("alignment", "cosine") is None
+
+
+@pytest.mark.parametrize(
+    ("training", "told"),
+    [
+        ({"training.steps": 10}, "training.steps is 10, not 500000"),
+        ({"training.batch": 512}, "training.batch is 512, not 32"),
+        ({"training.weight_average": 0.999}, "training.weight_average is 0.999"),
+        ({"training.views": 20}, "training.views is 20"),
+        ({"curriculum.enabled": False}, "curriculum.enabled is False"),
+        ({"curriculum.probe_fraction": 0.25}, "curriculum.probe_fraction is 0.25"),
+        ({"objective.diversity_weight": 0.0}, "objective.diversity_weight is 0.0"),
+        ({"data": "coco:coco?split=val"}, "trained on the split val"),
+        ({"images": 10_000}, "trained on 10,000 images of 118,287"),
+    ],
+)
+def test_another_training_is_named_and_has_no_figure(training, told):
+    run = part()
+    run["model"]["about"]["training"] = trained(**training)
+    setting = setting_of(run)
+    assert any(told in each for each in setting.differs)
+    assert setting.value("alignment", "cosine") is None
+
+
+def test_what_the_paper_leaves_open_may_differ():
+    run = part()
+    changes = {"training.weight_decay": 0.1, "training.reseed_below": 0.0, "training.seed": 3}
+    run["model"]["about"]["training"] = trained(**changes)
+    assert setting_of(run).differs == ()
+
+
+def test_a_model_without_a_record_of_its_training_differs():
+    run = part()
+    del run["model"]["about"]["training"]
+    assert any("does not record" in each for each in setting_of(run).differs)
+
+
+def test_clevr_counts_with_all_images_of_val_only():
+    about = {
+        "data": "clevr:clevr?split=train",
+        "training": trained("clevr-64", "clevr:clevr?split=train", 69_744),
+    }
+    run = part("clevr-64", data="clevr:/data/clevr?split=val", images=15_000)
+    run["model"]["about"] = about
+    assert setting_of(run).value("alignment", "r2") == 0.931
+    assert any(
+        "500 images of 15,000" in each for each in setting_of({**run, "images": 500}).differs
+    )
 
 
 def test_another_teacher_is_another_variant():

@@ -31,6 +31,12 @@ from strop.errors import DataError
 from strop.images import save_image
 from strop.training.preset import load_preset
 
+_PRESET = to_dict(load_preset("strop-s-dinov3-s"))
+TRAINING = {
+    "data": "coco:coco?split=train",
+    "images": 118_031,
+    **{key: _PRESET[key] for key in ("objective", "curriculum", "training")},
+}
 DATASETS = {
     "voc": ("val", 1449),
     "cocostuff": ("val", 5000),
@@ -61,7 +67,7 @@ def write_part(folder, kind="voc", suite="alignment", *, variant="strop-s-dinov3
         "name": Path(folder).name,
         "fingerprint": hashlib.sha256(f"{variant} {folder}".encode()).hexdigest()[:12],
         "config": to_dict(load_preset(variant).model),
-        "about": {"data": "coco:/secret/place?split=train"},
+        "about": {"data": "coco:/secret/place?split=train", "training": TRAINING},
     }
     spec = "scenes:?n=7" if kind == "scenes" else f"{kind}:/secret/place?split={split}"
     data = Split(spec, None, spec)
@@ -107,6 +113,19 @@ def test_the_mean_is_compared_if_all_five_datasets_are_there(tmp_path):
 
 def compared(folder):
     return compare(read_runs([folder / "s"])) if (folder / "s").exists() else []
+
+
+def test_multilabel_means_are_printed_and_compared(tmp_path):
+    for kind, value in (("cocostuff", 56.0), ("voc", 60.0)):
+        found = {"values": {"map": value}, "intervals": {}}
+        write_part(tmp_path / "s", kind, "multilabel", representations={"latent": found})
+    mean = [row for row in compared(tmp_path) if row["dataset"] == "mean"]
+    assert [(row["representation"], row["ours"], row["paper"]) for row in mean] == [
+        ("latent", 58.0, 59.1)
+    ]
+    write_report([tmp_path / "s"], tmp_path / "page")
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert "| s, mean of 2 latent |  | 58.0 |" in text
 
 
 def test_the_page_has_floor_baselines_paper_and_circumstances(tmp_path):

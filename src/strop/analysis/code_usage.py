@@ -14,7 +14,15 @@ from torch import Tensor
 from strop.analysis.dictionary import Entry, dictionary_page, strengths, strip
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.regions import erasure_maps, owned_codes, owners, patch_shares, pooled_table
+from strop.analysis.regions import (
+    REMOVALS,
+    RemovalOptions,
+    erasure_maps,
+    owned_codes,
+    owners,
+    patch_shares,
+    pooled_table,
+)
 from strop.analysis.subject import Subject
 from strop.analysis.usage import code_counts
 from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes
@@ -32,7 +40,7 @@ _SELDOM = 5  # the least co-occurrences for which PMI is not noise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(RemovalOptions):
     """Options of the analysis of codes.
 
     pages     codes in the dictionary, the most used first
@@ -50,7 +58,7 @@ class Options:
 def run(subject: Subject, options: Options) -> Findings:
     """Usage, purity, positions and co-occurrence of the codes, and the dictionary."""
     program, classes = subject.program, subject.classes
-    maps = erasure_maps(subject)
+    maps = erasure_maps(subject, edit=options.edit)
     usage = code_counts(program).numpy()
     places = position_table(program)
     together = cooccurrence(program)
@@ -90,6 +98,7 @@ def run(subject: Subject, options: Options) -> Findings:
             "share of the pixels owned by a code that belong to their most frequent class. The "
             "shuffled value is that of the same regions with the mask of another image; it is far "
             "from zero where one class covers most pixels.",
+            REMOVALS[options.edit],
         ),
     )
 

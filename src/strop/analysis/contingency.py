@@ -12,7 +12,13 @@ from torch import Tensor
 
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.regions import NOBODY, erasure_maps, patch_shares
+from strop.analysis.regions import (
+    NOBODY,
+    REMOVALS,
+    RemovalOptions,
+    erasure_maps,
+    patch_shares,
+)
 from strop.analysis.scene_objects import ATTRIBUTES, objects_of
 from strop.analysis.subject import Subject
 from strop.figures import DIVERGING, PALETTE, new_figure, plain_axes
@@ -28,7 +34,7 @@ _RARE = 0.05  # of images: attributes that fewer images have, or lack, are not p
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(RemovalOptions):
     """Options of the analysis of attributes.
 
     draws  permutations for the p-values
@@ -50,7 +56,7 @@ def run(subject: Subject, options: Options) -> Findings:
     }
     if records.scenes is not None and records.instance is not None:
         shares = patch_shares(records.instance, subject.tokenizer.config.grid)
-        bound = bindings(erasure_maps(subject), program, shares)
+        bound = bindings(erasure_maps(subject, edit=options.edit), program, shares)
         objects, codes = objects_and_codes(program, bound, records.scenes)
         association["on the same object"] = {
             name: associate(objects[name], codes, options) for name in ATTRIBUTES
@@ -94,6 +100,7 @@ def run(subject: Subject, options: Options) -> Findings:
             "codes and pairs of codes; the single code is the best one on the images fitted on. "
             "Each predicts whether the share of an image's objects with a word is above the "
             "median; 0.5 is chance.",
+            REMOVALS[options.edit],
         ),
     )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars
-from strop.analysis.regions import erasure_maps
+from strop.analysis.regions import REMOVALS, RemovalOptions, erasure_maps
 from strop.analysis.subject import Subject
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 from strop.metrics import r2, r2_centred
@@ -28,7 +28,7 @@ WRITTEN, OTHER, MEAN = "as written", "another image's program", "mean field, no 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(RemovalOptions):
     """Options of the control analysis.
 
     transplants  tokens moved into each program
@@ -46,7 +46,7 @@ def run(subject: Subject, options: Options) -> Findings:
     random = torch.Generator().manual_seed(options.seed)
     fields = subject.fields  # first: one pass over the images gives fields and programs
     interpreted = subject.tokenizer.interpret(subject.program).cpu()
-    maps = erasure_maps(subject)
+    maps = erasure_maps(subject, edit=options.edit)
     order = compare_orders(subject, fields, interpreted, random)
     sizes = compare_subsets(subject, fields, options, random)
     swaps = swapped_neighbours(subject, interpreted, maps)
@@ -82,6 +82,7 @@ def run(subject: Subject, options: Options) -> Findings:
             "correlates with its map in its own program more than with the map of the same "
             "position in a third program. It brings its content if the field there gets closer to "
             "the field of its own image than with a random code in its place.",
+            f"Maps of single tokens: {REMOVALS[options.edit]}",
         ),
     )
 

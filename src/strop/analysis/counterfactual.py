@@ -13,6 +13,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
 Edit = Literal["erase", "delete", "replace"]
+Removal = Literal["erase", "delete"]
 
 
 @torch.no_grad()
@@ -52,13 +53,18 @@ def erasure(
 
 @torch.no_grad()
 def pair_erasure(
-    tokenizer: Tokenizer, program: Program, pairs: Tensor, *, batch: int = 256
+    tokenizer: Tokenizer,
+    program: Program,
+    pairs: Tensor,
+    *,
+    edit: Removal = "erase",
+    batch: int = 256,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Maps of erasing two tokens together, in chunks: pairs `(n, 3)` and their maps `(n, S)`.
+    """Maps of removing two tokens together, in chunks: pairs `(n, 3)` and their maps `(n, S)`.
 
-    `pairs` `(P, 3)` holds row, i and j, ordered by row. The map of a pair that holds all tokens of
-    its program is NaN. A chunk has at most `batch` pairs and nothing is kept between chunks, so
-    that memory does not grow with the number of pairs.
+    `pairs` `(P, 3)` holds row, i and j, with i before j, ordered by row. The map of a pair that
+    holds all tokens of its program is NaN. A chunk has at most `batch` pairs and nothing is kept
+    between chunks, so that memory does not grow with the number of pairs.
     """
     rows = program.as_batch().to(tokenizer.device)
     for part, before in _chunks(tokenizer, rows, pairs.to(tokenizer.device), batch):
@@ -66,7 +72,10 @@ def pair_erasure(
         left = rows.active[row].scatter(1, part[:, 1:], False).any(dim=1)
         maps = torch.full(before.shape[:2], torch.nan, device=before.device)
         if left.any():
-            after = tokenizer.interpret(rows[row[left]].erase(i[left]).erase(j[left]))
+            edited = rows[row[left]]
+            for token in (j[left], i[left]):  # the later one first: deleting moves what follows
+                edited = edited.erase(token) if edit == "erase" else edited.delete(token)
+            after = tokenizer.interpret(edited)
             maps[left] = 1 - F.cosine_similarity(before[left], after, dim=-1)
         yield part, maps
 

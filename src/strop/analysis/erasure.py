@@ -15,7 +15,7 @@ from strop.analysis.counterfactual import Edit
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, show_program
-from strop.analysis.regions import erasure_maps, image_tables, owners, patch_shares
+from strop.analysis.regions import REMOVALS, erasure_maps, image_tables, owners, patch_shares
 from strop.analysis.subject import Subject
 from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes, show_heat, show_image
 from strop.statistics import (
@@ -104,6 +104,7 @@ def run(subject: Subject, options: Options) -> Findings:
             "takes the best region for each mask segment; in instance masks only objects count. "
             "The regions of another image keep their shapes but do not fit the image; p is the "
             "share of permutations of the images whose agreement (ARI) is at least as high.",
+            REMOVALS[options.edit],
         ),
     )
 

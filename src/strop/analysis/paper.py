@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from strop.config import from_dict
+from strop.config import from_dict, to_dict
 from strop.data.spec import Spec, parse_spec
 from strop.errors import StropError
 from strop.model.tokenizer import TokenizerConfig
-from strop.training.preset import load_preset
+from strop.training.preset import Preset, load_preset
 
 TABLES = Path(__file__).with_name("paper.toml")
 OFFICIAL: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
@@ -22,8 +22,55 @@ OFFICIAL: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "ade20k": (("validation", "val"), (2000,)),
     "cityscapes": (("val",), (500,)),
     "nyuv2": (("test",), (654,)),
+    "clevr": (("val",), (15_000,)),
 }
 """The splits of each dataset that the paper measures on, and their numbers of images."""
+MEAN_OVER: dict[str, tuple[str, ...]] = {
+    "alignment": ("voc", "cocostuff", "ade20k", "cityscapes", "nyuv2"),
+    "multilabel": ("cocostuff", "voc"),
+}
+"""The datasets of the paper's columns of means, by analysis."""
+TRAINING_IMAGES = {"coco": 118_287, "imagenet": 1_281_167, "clevr": 70_000}
+"""The images of the split `train` of the paper's training data."""
+LEAST_SHARE = 0.99
+"""The share of the training images that must have been trained on: some are held out."""
+STATED: dict[str, tuple[str, ...]] = {
+    "training": (
+        "steps",
+        "batch",
+        "learning_rate",
+        "warmup",
+        "hold_until",
+        "final_learning_rate",
+        "weight_average",
+        "views",
+    ),
+    "objective": (
+        "commitment_weight",
+        "diversity_weight",
+        "diversity_warmup",
+        "length_weight",
+    ),
+    "curriculum": (
+        "enabled",
+        "fixed_length",
+        "phase_ends",
+        "truncation",
+        "truncation_minimum",
+        "oracle_scale",
+        "oracle_minimum",
+        "error_decay",
+        "probe_radius",
+        "probe_temperature",
+        "probe_fraction",
+        "slope_decay",
+        "compress",
+        "keep",
+        "extend",
+        "handoff_ceiling",
+    ),
+}
+"""The settings of training that the paper states; `docs/paper.md` lists what it leaves open."""
 OTHERS = ("flextok-d12-d12-in1k", "one-d-piece-s-256")
 """The other tokenizers in the paper."""
 MEAN = "mean"
@@ -110,6 +157,8 @@ def setting_of(part: Mapping[str, Any]) -> Setting:
     if trained_on is None or not any(cell.trained_on == trained_on for cell in cells()):
         known = model["about"].get("data") or "unknown data"
         differs.append(f"trained on {known}, not on the paper's COCO, ImageNet or CLEVR")
+    elif variant is not None and model["name"] not in OTHERS:
+        differs += _training_differs(load_preset(variant), model["about"].get("training"))
     differs += _data_differs(spec, part["images"])
     if part["suite"] in ("segmentation", "multilabel", "depth") and part["protocol"] != "paper":
         differs.append(f"the probe protocol is {part['protocol']}")
@@ -148,6 +197,26 @@ def _essence(config: TokenizerConfig) -> TokenizerConfig:
         teacher=replace(config.teacher, scale=1.0),
         length_head=replace(config.length_head, hidden=(1,)),
     )
+
+
+def _training_differs(preset: Preset, recorded: Mapping[str, Any] | None) -> list[str]:
+    """In what a model's recorded training differs from what the paper states."""
+    if recorded is None:
+        return ["the model does not record how it was trained"]
+    wanted = to_dict(preset)
+    differs = [
+        f"{table}.{name} is {found}, not {expected}"
+        for table, names in STATED.items()
+        for name in names
+        if (found := recorded[table].get(name)) != (expected := wanted[table][name])
+    ]
+    spec, images = parse_spec(recorded["data"]), recorded["images"]
+    split, official = spec.parameters.get("split", "train"), TRAINING_IMAGES.get(spec.kind)
+    if split != "train":
+        differs.append(f"trained on the split {split}, not train")
+    elif official is not None and not LEAST_SHARE * official <= images <= official:
+        differs.append(f"trained on {images:,} images of {official:,}")
+    return differs
 
 
 def _data_differs(spec: Spec, images: int) -> list[str]:

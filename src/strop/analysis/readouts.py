@@ -16,6 +16,8 @@ from strop.analysis.frame import Analysis
 from strop.analysis.panels import legend, show_ids
 from strop.analysis.regions import (
     NOBODY,
+    REMOVALS,
+    RemovalOptions,
     erasure_maps,
     image_tables,
     owned_codes,
@@ -40,7 +42,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(RemovalOptions):
     """Options of the analysis of readouts.
 
     clusters  of k-means; 0 for as many as there are classes
@@ -57,7 +59,7 @@ def run(subject: Subject, options: Options) -> Findings:
     """k-means on three kinds of patch vectors, and codes: all named by class and scored."""
     assert subject.records.semantic is not None  # checked through `needs`
     fields = subject.fields  # first: one pass over the images gives fields and programs
-    maps = erasure_maps(subject)
+    maps = erasure_maps(subject, edit=options.edit)
     classes = len(subject.classes)
     shares = patch_shares(subject.records.semantic, subject.tokenizer.config.grid, classes)
     clusters = options.clusters or classes
@@ -95,6 +97,7 @@ def run(subject: Subject, options: Options) -> Findings:
             "most one cluster or code; the others stay without a name, which counts as wrong. "
             "Every labelled pixel counts; a readout has one answer for each location of the "
             "field. These readouts test structure and are not meant as a segmentation method.",
+            REMOVALS[options.edit],
         ),
     )
 

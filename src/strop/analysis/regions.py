@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from strop.analysis.counterfactual import Edit, erasure
+from strop.analysis.counterfactual import Edit, Removal, erasure
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
 from strop.program import Program
@@ -15,6 +17,24 @@ NOBODY = -1
 """The owner of a location that no token changes."""
 _ROUNDING = 1e-6  # a smaller change of the field is rounding
 _PROGRAMS = 16  # between two reports of progress
+
+REMOVALS: dict[Edit, str] = {
+    "erase": "Tokens are erased: a hole stays, and all other tokens keep their positions.",
+    "delete": "Tokens are deleted: all later tokens move up by one position, so that a map also "
+    "holds the effect of their new positions.",
+    "replace": "Tokens are replaced by a random other code, which adds content of its own.",
+}
+"""What each edit changes besides the token itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemovalOptions:
+    """Options of analyses that remove tokens.
+
+    edit  how a token is removed: erase (leaves a hole) or delete (closes the gap)
+    """
+
+    edit: Removal = "erase"
 
 
 def erasure_maps(subject: Subject, *, edit: Edit = "erase", seed: int = 0) -> Tensor:

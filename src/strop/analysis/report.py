@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from strop.analysis.page import (
     to_latex,
     to_markdown,
 )
-from strop.analysis.paper import MEAN, OFFICIAL, Setting, setting_of
+from strop.analysis.paper import MEAN, MEAN_OVER, Setting, setting_of
 from strop.analysis.registry import EVALUATIONS
 from strop.data.spec import parse_spec
 from strop.errors import DataError
@@ -161,24 +162,31 @@ def _compared(
 
 
 def _means(parts: Sequence[Result]) -> Iterator[dict[str, Any]]:
-    """The paper's first table: mean alignment over its five datasets, if all are measured."""
-    for _, group in groupby(
-        (part for part in parts if part["suite"] == "alignment"),
-        key=lambda part: part["model"]["fingerprint"],
+    """The means over datasets that the paper has, of models that are measured on all of them."""
+    for (suite, _), group in groupby(
+        (part for part in parts if part["suite"] in MEAN_OVER),
+        key=lambda part: (part["suite"], part["model"]["fingerprint"]),
     ):
         same = [(part, setting_of(part)) for part in group]
-        same = [(part, setting) for part, setting in same if not setting.differs]
-        if {setting.dataset for _, setting in same} >= OFFICIAL.keys():
-            part, setting = same[0]
-            mean = Setting(
-                variant=setting.variant,
-                trained_on=setting.trained_on,
-                dataset=MEAN,
-                differs=(),
-            )
-            for measure in part["values"]:
-                ours = _mean([other["values"][measure] for other, _ in same])
-                yield _compared(part, mean, "", measure, ours)
+        same = [(part, s) for part, s in same if not s.differs and s.dataset in MEAN_OVER[suite]]
+        if {setting.dataset for _, setting in same} == set(MEAN_OVER[suite]):
+            part, mean = same[0][0], replace(same[0][1], dataset=MEAN)
+            for representation, means in _means_of([part for part, _ in same]).items():
+                for measure, ours in means.items():
+                    yield _compared(part, mean, representation, measure, ours)
+
+
+def _means_of(parts: Sequence[Result]) -> dict[str, dict[str, float | None]]:
+    """The mean over results of every value, by representation."""
+    found = [dict(figures_of(part)) for part in parts]
+    return {
+        representation: {
+            measure: _mean([each[representation].get(measure) for each in found])
+            for measure in values
+        }
+        for representation, values in found[0].items()
+        if all(representation in each for each in found)
+    }
 
 
 # The page.
@@ -232,7 +240,7 @@ def _suite(suite: str, parts: list[Result]) -> Iterator[Block]:
                 label = f"{_label(part)} {representation}".strip()
                 cells = [_cell(part, representation, name, values) for name in columns]
                 rows.append([label, f"{part['images']:,}", *cells])
-    if suite == "alignment":
+    if suite in MEAN_OVER:
         rows += _mean_rows(parts, columns)
     yield Table("", header, rows)
     for part in parts:
@@ -250,11 +258,12 @@ def _suite(suite: str, parts: list[Result]) -> Iterator[Block]:
 def _mean_rows(parts: list[Result], columns: list[str]) -> Iterator[list[str]]:
     """The mean over datasets, for each model that was measured on several."""
     for name, group in groupby(parts, key=lambda part: part["model"]["name"]):
-        values = [part["values"] for part in group]
-        if len(values) > 1:
-            means = [_mean([each[column] for each in values]) for column in columns]
-            cells = [METRICS[c].format(mean) for c, mean in zip(columns, means, strict=True)]
-            yield [f"{name}, mean of {len(values)}", "", *cells]
+        several = list(group)
+        for representation, means in _means_of(several).items() if len(several) > 1 else ():
+            if any(column in means for column in columns):
+                cells = [METRICS[column].format(means.get(column)) for column in columns]
+                label = f"{name}, mean of {len(several)} {representation}".strip()
+                yield [label, "", *cells]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

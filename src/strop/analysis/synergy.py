@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.analysis.counterfactual import pair_erasure, rows_within
+from strop.analysis.counterfactual import Removal, pair_erasure, rows_within
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import show_ids
-from strop.analysis.regions import NOBODY, erasure_maps, image_tables, owners, patch_shares
+from strop.analysis.regions import (
+    NOBODY,
+    REMOVALS,
+    RemovalOptions,
+    erasure_maps,
+    image_tables,
+    owners,
+    patch_shares,
+)
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
 from strop.errors import ProgramError
@@ -29,7 +37,7 @@ _SHOWN = 3  # pairs beside each image
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(RemovalOptions):
     """Options of the synergy analysis.
 
     pairs     active pairs drawn from each program; 0 for all
@@ -73,16 +81,21 @@ def run(subject: Subject, options: Options) -> Findings:
             "No program of these images has three tokens, so no pair can be erased.",
             "Use a model that writes longer programs, or images with more content.",
         )
-    maps = erasure_maps(subject)
-    active = measure(subject, maps, drawn, options.memory)
+    maps = erasure_maps(subject, edit=options.edit)
+    active = measure(subject, maps, drawn, options)
     controls = draw_pairs(program, options.pairs, options.seed, inactive=True)
-    inactive = measure(subject, maps, controls, options.memory)
-    comparisons = {
-        "active pairs against inactive tokens": _compare(
-            _by_image(active.pairs, np.abs(active.scores)),
-            _by_image(inactive.pairs, np.abs(inactive.scores)),
-            options,
-        ),
+    inactive = measure(subject, maps, controls, options)
+    comparisons: dict[str, Mapping[str, float | None]] = {
+        # Without an inactive token nothing changes: zero by construction, so there is no test.
+        "active pairs against inactive tokens": {
+            **_compare(
+                _by_image(active.pairs, np.abs(active.scores)),
+                _by_image(inactive.pairs, np.abs(inactive.scores)),
+                options,
+            ),
+            "d": None,
+            "p": None,
+        },
         "strongest pair against random active pairs": _compare(*strongest(active), options),
     }
     masks = subject.records.semantic
@@ -94,8 +107,8 @@ def run(subject: Subject, options: Options) -> Findings:
             *same_segment(active, segments), options
         )
         comparisons["overlap with a segment, strongest against a random pair"] = _compare(
-            map_overlap(subject, maps, strongest_of_each(active), shares),
-            map_overlap(subject, maps, random_of_each(active, options.seed), shares),
+            map_overlap(subject, maps, strongest_of_each(active), shares, options.edit),
+            map_overlap(subject, maps, random_of_each(active, options.seed), shares, options.edit),
             options,
         )
     return Findings(
@@ -114,15 +127,17 @@ def run(subject: Subject, options: Options) -> Findings:
             )
         ],
         figures={
-            "pairs": draw_maps(subject, maps, active, masks, options.examples),
+            "pairs": draw_maps(subject, maps, active, masks, options),
             "scores": draw_scores(active, inactive),
         },
         notes=(
             "Syn = D_ij - D_i - D_j. It is positive where either token suffices to keep the field "
             "and negative where losing one token has the effect of losing both. Comparisons with "
-            "inactive tokens use the absolute value of the mean synergy. The strongest pair is "
+            "inactive tokens use the absolute value of the mean synergy; that control is zero by "
+            "construction and has no p. The strongest pair is "
             "chosen on one half of the locations and measured on the other half, so that the "
             "choice alone gains nothing. p: one-sided, by random signs of the images' differences.",
+            REMOVALS[options.edit],
         ),
     )
 
@@ -147,25 +162,27 @@ def draw_pairs(program: Program, count: int, seed: int, *, inactive: bool = Fals
 
 
 def synergy_maps(
-    subject: Subject, maps: Tensor, pairs: Tensor, batch: int = 256
+    subject: Subject, maps: Tensor, pairs: Tensor, edit: Removal, batch: int = 256
 ) -> Iterator[Tensor]:
     """`Syn_ij` of pairs `(P, 3)`, in chunks of at most `batch`: `(n, S)` each.
 
     maps  (B, K, h, w), erasure maps of single tokens
     """
     alone = maps.flatten(2)
-    for part, together in pair_erasure(subject.tokenizer, subject.program, pairs, batch=batch):
+    tokenizer, program = subject.tokenizer, subject.program
+    for part, together in pair_erasure(tokenizer, program, pairs, edit=edit, batch=batch):
         row, i, j = part.cpu().unbind(dim=1)
         yield together.cpu() - alone[row, i] - alone[row, j]
 
 
-def measure(subject: Subject, maps: Tensor, pairs: Tensor, memory: float) -> Scored:
+def measure(subject: Subject, maps: Tensor, pairs: Tensor, options: Options) -> Scored:
     """Scores of pairs; their maps are averaged chunk by chunk and not kept."""
     grid = subject.tokenizer.config.grid
     board = (torch.arange(grid)[:, None] + torch.arange(grid)).flatten() % 2 == 0
     halves: list[Tensor] = []
     done = 0
-    for synergy in synergy_maps(subject, maps, pairs, rows_within(subject.tokenizer, memory)):
+    batch = rows_within(subject.tokenizer, options.memory)
+    for synergy in synergy_maps(subject, maps, pairs, options.edit, batch):
         halves.append(
             torch.stack([synergy[:, board].mean(dim=1), synergy[:, ~board].mean(dim=1)], dim=1)
         )
@@ -222,10 +239,12 @@ def random_of_each(scored: Scored, seed: int) -> Tensor:
     return _first_of_each(mixed[mixed[:, 0].argsort(stable=True)])
 
 
-def map_overlap(subject: Subject, maps: Tensor, pairs: Tensor, shares: Tensor) -> ImageScores:
+def map_overlap(
+    subject: Subject, maps: Tensor, pairs: Tensor, shares: Tensor, edit: Removal
+) -> ImageScores:
     """Best IoU of the upper half of each pair's synergy map with one mask segment."""
     row = pairs[:, 0]
-    synergy = torch.cat(list(synergy_maps(subject, maps, pairs)))
+    synergy = torch.cat(list(synergy_maps(subject, maps, pairs, edit)))
     covered = (synergy >= synergy.amax(dim=1, keepdim=True) / 2).double()
     inside = torch.einsum("ns,nsc->nc", covered, shares[row])
     union = inside.sum(dim=1, keepdim=True) + shares[row].sum(dim=1) - inside
@@ -246,10 +265,10 @@ def by_distance(scored: Scored) -> list[dict[str, Any]]:
 
 
 def draw_maps(
-    subject: Subject, maps: Tensor, scored: Scored, masks: Tensor | None, examples: int
+    subject: Subject, maps: Tensor, scored: Scored, masks: Tensor | None, options: Options
 ) -> Figure:
     """Image, mask, and the synergy maps of the strongest pairs, each on its own scale."""
-    rows = scored.pairs[:, 0].unique().tolist()[:examples]
+    rows = scored.pairs[:, 0].unique().tolist()[: options.examples]
     columns = _SHOWN + 1 + (masks is not None)
     figure = new_figure(1.9 * columns, 2.2 * max(len(rows), 1))
     cells = figure.add_gridspec(max(len(rows), 1), columns)
@@ -265,7 +284,7 @@ def draw_maps(
         mine = (scored.pairs[:, 0] == row).nonzero()[:, 0]
         best = mine[torch.from_numpy(scored.scores)[mine].argsort(descending=True)][:_SHOWN]
         pairs = scored.pairs[best]
-        synergy = torch.cat(list(synergy_maps(subject, maps, pairs)))
+        synergy = torch.cat(list(synergy_maps(subject, maps, pairs, options.edit)))
         for column, ((_, i, j), found) in enumerate(zip(pairs.tolist(), synergy, strict=True)):
             axes = figure.add_subplot(cells[line, columns - _SHOWN + column])
             title = f"#{i} and #{j}\n{found.mean():+.4f}"

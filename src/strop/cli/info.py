@@ -47,7 +47,7 @@ def info(
     table.add_row("teacher", facts["config"]["teacher"]["name"])
     about = facts["about"]
     for key, value in {**about, **about.get("metrics", {})}.items():
-        if key not in ("load", "metrics"):
+        if key not in ("load", "metrics", "training"):
             table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
     out.print(table)
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from strop.model.tokenizer import Tokenizer
 
+_ELSEWHERE = ("name", "load", "metrics", "training")
+"""Keys of `about` that the table of facts does not show."""
+
 
 def render(tokenizer: Tokenizer) -> str:
     """The card of a model as Markdown, with the front matter that hubs read."""
@@ -19,7 +22,7 @@ def render(tokenizer: Tokenizer) -> str:
         "tokens": f"1 to {config.max_length}, each one of {config.quantizer.codes} codes "
         f"(at most {config.bits:.0f} bits)",
         "parameters": f"{tokenizer.trainable_parameters / 1e6:.2f} M, without teacher and decoder",
-        **{key: value for key, value in about.items() if key not in ("name", "load", "metrics")},
+        **{key: value for key, value in about.items() if key not in _ELSEWHERE},
     }
     sections = [
         "---\nlibrary_name: strop\nlicense: apache-2.0\npipeline_tag: image-feature-extraction\n"

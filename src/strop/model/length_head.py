@@ -53,7 +53,7 @@ class LengthHeadConfig:
 
 
 class LengthHead(nn.Module):
-    """`K * sigmoid(MLP(mean over locations))`."""
+    """`K * sigmoid(MLP(mean over locations))`: "Length head" in Section 2.1."""
 
     def __init__(self, config: LengthHeadConfig, *, field_width: int, length: int) -> None:
         super().__init__()

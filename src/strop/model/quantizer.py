@@ -48,6 +48,8 @@ class Quantized(NamedTuple):
 class Quantizer(nn.Module):
     """Linear to `d_c`, l2-normalise, nearest code. `forward` never changes the codebook.
 
+    "Vector quantization" in Section 2.1 and "Codebook design" in Section 2.2.
+
     The codebook is a buffer: the mean direction of the tokens assigned to each code, as an EMA of
     their counts and sums; so is the mean of each position, where tokens are centred. `update`,
     `initialise` and `reseed` are the only ways to move the codebook, `recentre` the means, and only

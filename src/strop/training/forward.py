@@ -16,7 +16,6 @@ from torch import Tensor
 from strop import curriculum, objective
 from strop.curriculum import CurriculumConfig, CurriculumState
 from strop.model.interpreter import prefix_mask
-from strop.model.length_head import whole_lengths
 from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer
 from strop.objective import ObjectiveConfig
@@ -141,7 +140,8 @@ class StepConfig:
 
     def length_gate(self, step: int) -> float:
         """1 while the length head is trained: from phase 3 on, a rate head always."""
-        return float(self.rate_head or self.phase(step) >= 3)
+        trains = self.rate_head or curriculum.trains_length_head(self.curriculum, step)
+        return float(trains)
 
 
 def step_values(config: StepConfig, step: int) -> Tensor:
@@ -192,7 +192,14 @@ def forward(
             predicted_length = curriculum.equal_error_lengths(
                 head_output.detach()[:, 0], config.curriculum, reduce=distributed.summed
             ).float()
-        lengths = _active_lengths(predicted_length.detach(), uniform, scalar, config.curriculum, k)
+        lengths = curriculum.active_lengths(
+            predicted_length.detach(),
+            uniform,
+            scalar["alpha"],
+            scalar["handoff"],
+            config.curriculum,
+            k,
+        )
         active = prefix_mask(lengths, k)
 
         raw = tokenizer.generator(field)
@@ -261,22 +268,6 @@ def forward(
         quantized.z.detach(),
         active,
         oracle.state,
-    )
-
-
-def _active_lengths(
-    predicted: Tensor,
-    uniform: Tensor,
-    scalar: dict[str, Tensor],
-    config: CurriculumConfig,
-    k: int,
-) -> Tensor:
-    """The lengths (B,) of this step: random, deployed or fixed."""
-    if not config.enabled:
-        return torch.full_like(uniform[0], config.fixed_length or k, dtype=torch.long)
-    random = curriculum.random_lengths(uniform[0], scalar["alpha"], config, k)
-    return curriculum.mixed_lengths(
-        random, whole_lengths(predicted, k), uniform[1], scalar["handoff"]
     )
 
 

@@ -375,6 +375,14 @@ class _Loop:
             "time": f"{self.seconds / 3600:.2f} h",
             "machine": describe_machine(stepper.device)["device"],
             "metrics": {f"{name}, held out": value for name, value in self.metrics.items()},
+            "training": {
+                "data": self.data.name,
+                "images": self.data.loader.images,
+                "objective": to_dict(preset.objective),
+                "curriculum": to_dict(preset.curriculum),
+                # Without the spec of the data, which may hold a path of this machine.
+                "training": to_dict(replace(preset.training, data="")),
+            },
         }
         if run.folder is not None and self.config.workers.first:
             if not (keep and (run.folder / "model" / "config.json").is_file()):
