@@ -14,7 +14,6 @@ from safetensors import SafetensorError
 
 from strop import Program
 from strop.cli import console
-from strop.data.layout import find_images
 from strop.device import check_device, choose_device
 from strop.errors import ConfigError, DataError, ProgramError
 from strop.listing import find_images

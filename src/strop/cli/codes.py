@@ -30,7 +30,6 @@ from strop.cli.console import (
     progress_bars,
     say,
 )
-from strop.data.layout import find_images
 from strop.errors import FormatError, ImageError
 from strop.files import atomic_path, format_tag
 from strop.images import read_square, save_image

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 from collections.abc import Sequence
@@ -91,35 +90,6 @@ class Layout:
 def first_file(root: Path, candidates: Sequence[str]) -> Path | None:
     """The first of `candidates` that is a file under `root`."""
     return next((root / name for name in candidates if (root / name).is_file()), None)
-
-
-def find_images(patterns: Sequence[str]) -> list[str]:
-    """Files, folders (searched recursively) and globs to a list of files, in order."""
-    found: list[str] = []
-    for pattern in patterns:
-        if not pattern.strip():  # an unset shell variable does not mean the current folder
-            raise DataError(
-                "A path is empty.", "Give a file, a folder or a pattern. The current folder is `.`."
-            )
-        path = expand(pattern)
-        if path.is_dir():
-            names = list_files(path)
-            if not names:
-                raise DataError(
-                    f"The folder {pattern} holds no images.",
-                    f"It should hold files ending in {', '.join(sorted(SUFFIXES))}.",
-                )
-            found += [str(path / name) for name in names]
-        elif path.exists() or not glob.has_magic(pattern):
-            found.append(str(path))  # reading reports a missing file
-        else:
-            # `Path.glob` does not take absolute patterns.
-            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
-            files = sorted(match for match in matches if Path(match).is_file())
-            if not files:
-                raise DataError(f"No file matches {pattern}.", "Check the pattern.")
-            found += files
-    return list(dict.fromkeys(found))
 
 
 def choose(value: str, choices: Sequence[str], what: str) -> str:
