@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
@@ -99,14 +99,8 @@ class Program:
         stop = self.capacity if picked.ndim else int(self.lengths[picked])
         names = tuple(self.names[int(row)] for row in picked.reshape(-1)) if self.names else ()
         picked = picked.to(self.codes.device)
-        return replace(
-            self,
-            codes=self.codes[picked][..., :stop],
-            lengths=self.lengths[picked],
-            erased=self.erased[picked][..., :stop],
-            names=names,
-            quality=None if self.quality is None else self.quality[picked],
-        )
+        rows_of = replace(self, names=names, check=False)._map(lambda part: part[picked])
+        return replace(rows_of, codes=rows_of.codes[..., :stop], erased=rows_of.erased[..., :stop])
 
     def __eq__(self, other: object) -> bool:
         """Same active codes, holes, codebook and model; not inactive codes, names and quality."""
@@ -125,27 +119,11 @@ class Program:
 
     def to(self, device: str | torch.device) -> Program:
         """The same program on another device."""
-        return replace(
-            self,
-            codes=self.codes.to(device),
-            lengths=self.lengths.to(device),
-            erased=self.erased.to(device),
-            quality=None if self.quality is None else self.quality.to(device),
-            check=False,
-        )
+        return self._map(lambda part: part.to(device))
 
     def as_batch(self) -> Program:
         """The program as a batch, of one if it is single."""
-        if self.codes.ndim == 2:
-            return self
-        return replace(
-            self,
-            codes=self.codes[None],
-            lengths=self.lengths[None],
-            erased=self.erased[None],
-            quality=None if self.quality is None else self.quality[None],
-            check=False,
-        )
+        return self if self.codes.ndim == 2 else self._map(lambda part: part[None])
 
     def named(self, names: Sequence[str]) -> Program:
         """The same programs, with the names of the images they came from."""
@@ -371,6 +349,13 @@ class Program:
         )
 
     # Internals.
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Program:
+        """The program with `function` applied to all of its tensors."""
+        names = ("codes", "lengths", "erased", "quality")
+        parts = {name: getattr(self, name) for name in names}
+        changes: dict[str, Any] = {n: function(p) for n, p in parts.items() if p is not None}
+        return replace(self, **changes, check=False)
 
     @property
     def _within(self) -> Tensor:

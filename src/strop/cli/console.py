@@ -82,12 +82,6 @@ def progress_bars() -> Iterator[Progress]:
         yield report
 
 
-def progress() -> Bars:
-    """Bars for commands that do not use `progress_bars` yet."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _RateColumn())
-    return Bars(*columns, TimeRemainingColumn(), console=err, transient=True)
-
-
 @contextmanager
 def counting(task: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar as a function of (done, total)."""

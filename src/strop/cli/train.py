@@ -18,7 +18,7 @@ from strop.cli.console import (
     err,
     out,
     print_json,
-    progress,
+    progress_bars,
     say,
 )
 from strop.config import flatten, to_dict
@@ -120,12 +120,11 @@ def train_decoder(
     """Train the pixel decoder of a model; nothing else in it changes."""
     _lock_folder(context, model, folder)
     tokenizer = load(model, device=device)
-    with progress() as bar:
-        task = bar.add_task("decoder", total=steps)
+    with progress_bars() as bars:
 
         def show(step: int, losses: dict[str, float]) -> None:
             text = f"L1 {losses['l1']:.4f}  perceptual {losses['perceptual']:.4f}"
-            bar.update(task, completed=step, description=text)
+            bars(f"decoder: {text}", step, steps)
 
         metrics = fit_decoder(
             tokenizer, data, steps=steps, batch=batch, loading_workers=workers, progress=show
