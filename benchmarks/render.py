@@ -1,7 +1,6 @@
-"""Rendering speed at 128 px, and the cost of its parts.
+"""Rendering speed at 128 px.
 
-A full image has four rays per pixel, soft shadows and the metal bounce. The cost of a part is found
-by leaving it out. A GPU runs the dense renderer compiled, a CPU the sparse one, in one process per
+A GPU runs the dense renderer compiled, a CPU the sparse one, in one process per
 core as `strop data scenes` and loaders with workers do. CPU results assume an idle machine.
 """
 
@@ -20,16 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import device, machine, save, seconds
-from strop.scenes import Quality, render, sample_scenes, truth
-
-VARIANTS = {
-    "whole": Quality(),
-    "without metal bounce": Quality(mirror=False),
-    "without shadows": Quality(shadows=False),
-    "without both": Quality(mirror=False, shadows=False),
-    "one ray a pixel (no antialiasing)": Quality(samples=1),
-    "one ray a pixel, without both": Quality(samples=1, mirror=False, shadows=False),
-}
+from strop.scenes import render, sample_scenes, truth
 
 
 def main() -> None:
@@ -45,17 +35,12 @@ def main() -> None:
         torch.set_num_threads(1)
     scenes = sample_scenes(0, range(images), where)
 
-    times: dict[str, float] = {}
-    compile_seconds = 0.0
-    for name, quality in VARIANTS.items():
-        start = time.perf_counter()
-        render(scenes, arguments.size, quality=quality)
-        if gpu:
-            torch.cuda.synchronize()
-        compile_seconds = max(compile_seconds, time.perf_counter() - start)
-        draw = partial(render, scenes, arguments.size, quality=quality)
-        times[name] = seconds(draw, repeat=3) / images
-        print(f"{name}: {1 / times[name]:,.1f} images/s", flush=True)
+    start = time.perf_counter()
+    render(scenes, arguments.size)
+    if gpu:
+        torch.cuda.synchronize()
+    compile_seconds = time.perf_counter() - start
+    times = {"whole": seconds(partial(render, scenes, arguments.size), repeat=3) / images}
     times["masks and depth"] = seconds(partial(truth, scenes, arguments.size), repeat=3) / images
     start = time.perf_counter()
     many = 4096 if gpu else 64
@@ -67,18 +52,11 @@ def main() -> None:
         torch.cuda.synchronize()
     times["sampling scenes"] = (time.perf_counter() - start) / many
 
-    stages = {
-        "primary rays and shading": times["without both"],
-        "shadows": times["without metal bounce"] - times["without both"],
-        "metal bounce, with its shadows": times["whole"] - times["without metal bounce"],
-        "of all this, antialiasing": times["whole"] - times["one ray a pixel (no antialiasing)"],
-    }
     whole = times["whole"]
     result: dict[str, Any] = {
         "size": arguments.size,
         "images_per_call": images,
         "renderer": "dense, compiled" if gpu else "sparse, eager, one thread",
-        "shares": {name: value / whole for name, value in stages.items()},
         "relative": {name: value / whole for name, value in times.items()},
         "images_per_s": 1.0 / whole,
         "images_per_s_with_sampling": 1.0 / (whole + times["sampling scenes"]),
@@ -116,12 +94,10 @@ def _make(job: tuple[int, int, int]) -> int:
 def print_table(result: dict[str, Any]) -> None:
     where = machine()
     table = Table(title=f"{where['device']}, {result['size']} px, {result['renderer']}")
-    table.add_column("part")
-    table.add_column("share of the time", justify="right")
-    for name, share in result["shares"].items():
-        table.add_row(name, f"{share:.0%}")
+    table.add_column("task")
+    table.add_column("time, relative to rendering", justify="right")
     for name in ("sampling scenes", "masks and depth"):
-        table.add_row(f"beside it: {name}", f"{result['relative'][name]:.0%}")
+        table.add_row(name, f"{result['relative'][name]:.0%}")
     console = Console()
     console.print(table)
     console.print(

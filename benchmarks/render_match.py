@@ -24,7 +24,7 @@ from torch import Tensor
 
 from common import save
 from strop.files import atomic_path
-from strop.scenes import Quality, Scenes, read_scenes, render, sample_scenes, truth
+from strop.scenes import Scenes, read_scenes, render, sample_scenes, truth
 from strop.scenes import vocabulary as words
 from strop.scenes.render import camera_rays, radiance, world
 
@@ -110,8 +110,7 @@ def fit_lights(scenes: Scenes, images: Tensor, steps: int = 60) -> Scenes:
     scenes = scenes.to("cpu", torch.float32)
     target = F.avg_pool2d(_linear(images.float() / 255), SIZE[0] // COARSE[0])
     target = _srgb(target).flatten(2).transpose(1, 2)
-    quality = Quality(samples=1)
-    rays = camera_rays(*COARSE, "cpu", quality)
+    rays = camera_rays(*COARSE, "cpu", samples=1)
     home = torch.tensor(words.LIGHT_POSITIONS)
     found = []
     for row in range(len(scenes)):
@@ -120,7 +119,7 @@ def fit_lights(scenes: Scenes, images: Tensor, steps: int = 60) -> Scenes:
         for _ in range(steps):
             lights = home + words.LIGHT_JITTER * torch.tanh(free)
             scene = world(dataclasses.replace(scenes[row : row + 1], lights=lights))
-            error = _srgb(radiance(scene, rays, COARSE, False, quality)) - target[row]
+            error = _srgb(radiance(scene, rays, COARSE, False, samples=1)) - target[row]
             # Highlights and edges are outliers: limit their weight.
             loss = (error.square() / (error.detach().abs() + 0.05)).mean()
             optimizer.zero_grad()

@@ -1,12 +1,11 @@
 """CLEVR-style scenes, sampled and rendered in batched torch."""
 
 from strop.scenes.describe import describe, parse, read_scenes
-from strop.scenes.render import Quality, render, truth
+from strop.scenes.render import render, truth
 from strop.scenes.sampling import object_counts, sample_scenes
 from strop.scenes.scene import Scenes, class_names, semantic_masks
 
 __all__ = [
-    "Quality",
     "Scenes",
     "class_names",
     "describe",

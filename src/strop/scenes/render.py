@@ -26,16 +26,10 @@ FAR = 120.0
 """The depth in metres at which the ground ends in the backdrop."""
 
 
-class Quality(NamedTuple):
-    """Rendering quality. `ScenesDataset` uses the defaults."""
-
-    samples: int = 2  # rays per pixel, along each side
-    shadow_samples: int = 2  # shadow rays per camera ray and lamp, along each side of the lamp
-    shadows: bool = True
-    mirror: bool = True  # one reflection bounce for metal
-
-
-BEST = Quality()
+SAMPLES = 2
+"""Rays per pixel, along each side."""
+_SHADOW_SAMPLES = 2
+"""Shadow rays per camera ray and lamp, along each side of the lamp."""
 
 
 class World(NamedTuple):
@@ -72,14 +66,14 @@ class Rays(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def camera_rays(
-    height: int, width: int, device: torch.device | str, quality: Quality = BEST
+    height: int, width: int, device: torch.device | str, samples: int = SAMPLES
 ) -> Rays:
     """`samples` squared rays per pixel, row by row over the supersampled grid.
 
     The lamp is divided into a grid of cells. Each ray of a pixel uses its own cells, with one
     position in each, jittered by a hash of the ray index. This gives soft shadows without banding.
     """
-    samples, lamp = quality.samples, quality.shadow_samples
+    lamp = _SHADOW_SAMPLES
     across, down = cameras.image_plane(height, width, samples, device, torch.float32)
     rows, columns = height * samples, width * samples
     grid = torch.arange(rows * columns, device=device)
@@ -135,13 +129,9 @@ def _surface(
     return surface, ~(ground & far)
 
 
-def _light(
-    scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool, quality: Quality
-) -> Vector:
+def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
     """Radiance of diffuse and glossy reflection, without mirrors."""
-    if not quality.shadows:
-        seen = torch.ones_like(surface.point[0])[:, None].expand(-1, len(words.LIGHTS), -1)
-    elif dense:
+    if dense:
         samples = light_samples(scene.lamp, *shadow)
         seen = trace.visible(scene.solid, surface.point, samples, surface.own)
     else:
@@ -158,14 +148,12 @@ def _light(
     return red, green, blue
 
 
-def _mirror(
-    scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool, quality: Quality
-) -> Vector:
+def _mirror(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
     """Radiance that metal reflects from other objects, the ground and the world."""
     direction = _blur(_reflect(surface.view, surface.normal), shadow)
     depth, which = trace.nearest(scene.solid, surface.point, direction, surface.own, False)
     seen, hit = _surface(scene, surface.point, direction, depth, which)
-    light = _light(scene, seen, shadow, dense, quality)
+    light = _light(scene, seen, shadow, dense)
     # Metal in a reflection shows the world alone, because there is a single bounce.
     second = shading.world_radiance(_reflect(seen.view, seen.normal))
     world_light = shading.world_radiance((direction[0], direction[1], direction[2].abs()))
@@ -201,7 +189,7 @@ def _blur(direction: Vector, place: tuple[Tensor, Tensor]) -> Vector:
 
 
 def radiance(
-    scene: World, rays: Rays, size: tuple[int, int], dense: bool, quality: Quality = BEST
+    scene: World, rays: Rays, size: tuple[int, int], dense: bool, samples: int = SAMPLES
 ) -> Tensor:
     """Linear red, green and blue along the camera rays: (B, N, 3)."""
     direction = cameras.directions(scene.camera, rays.across, rays.down)
@@ -211,23 +199,20 @@ def radiance(
         nothing = torch.full(direction[0].shape, -1, device=ox.device, dtype=torch.int64)
         depth, which = trace.nearest(scene.solid, origin, direction, nothing, True)
     else:
-        depth, which = trace.nearest_of_camera(scene.solid, scene.camera, *size, quality.samples)
+        depth, which = trace.nearest_of_camera(scene.solid, scene.camera, *size, samples)
     surface, _ = _surface(scene, origin, direction, depth, which)
     shadow = (rays.shadow_across, rays.shadow_up)
-    light = torch.stack(_light(scene, surface, shadow, dense, quality), dim=-1)
-    if not quality.mirror:
-        tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT * shading.AMBIENT
-        return light + torch.where(surface.metal[..., None], tint, 0.0)
+    light = torch.stack(_light(scene, surface, shadow, dense), dim=-1)
     # One shadow ray per lamp suffices in a mirror, because a pixel has several mirror rays.
     few = (rays.mirror_across, rays.mirror_up)
     if dense:
-        mirror = torch.stack(_mirror(scene, surface, few, dense, quality), dim=-1)
+        mirror = torch.stack(_mirror(scene, surface, few, dense), dim=-1)
         tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT
         return light + torch.where(surface.metal[..., None], mirror * tint, 0.0)
     chosen = torch.nonzero(surface.metal[0]).squeeze(-1)
     part = _pick(surface, chosen)
     few = (few[0][:, chosen], few[1][:, chosen])
-    mirror = torch.stack(_mirror(scene, part, few, dense, quality), dim=-1)
+    mirror = torch.stack(_mirror(scene, part, few, dense), dim=-1)
     light[:, chosen] += mirror * torch.stack(part.albedo, dim=-1) * shading.METAL_TINT
     return light
 
@@ -247,27 +232,25 @@ def _pick(surface: Surface, index: Tensor) -> Surface:
     )
 
 
-def _resolve(light: Tensor, size: tuple[int, int], samples: int) -> Tensor:
+def _resolve(light: Tensor, size: tuple[int, int]) -> Tensor:
     """Average the clipped rays of each pixel: (B, N, 3) to (B, 3, H, W) uint8."""
-    grid = light.clamp(0.0, 1.0).reshape(-1, size[0], samples, size[1], samples, 3)
+    grid = light.clamp(0.0, 1.0).reshape(-1, size[0], SAMPLES, size[1], SAMPLES, 3)
     return shading.to_srgb(grid.mean(dim=(2, 4))).permute(0, 3, 1, 2)
 
 
-def render_dense(
-    scene: World, rays: Rays, size: tuple[int, int], quality: Quality = BEST
-) -> Tensor:
+def render_dense(scene: World, rays: Rays, size: tuple[int, int]) -> Tensor:
     """(B, 3, H, W) uint8. No shape depends on the data, so it can be compiled for a GPU."""
-    return _resolve(radiance(scene, rays, size, True, quality), size, quality.samples)
+    return _resolve(radiance(scene, rays, size, True), size)
 
 
-def render_sparse(scenes: Scenes, size: tuple[int, int], quality: Quality = BEST) -> Tensor:
+def render_sparse(scenes: Scenes, size: tuple[int, int]) -> Tensor:
     """The same images as `render_dense`, scene by scene, without impossible intersections."""
-    rays = camera_rays(*size, scenes.camera.device, quality)
+    rays = camera_rays(*size, scenes.camera.device)
     images = []
     for row in range(len(scenes)):
         one = world(_without_absent(scenes[row : row + 1]))
-        light = radiance(one, rays, size, False, quality)
-        images.append(_resolve(light, size, quality.samples))
+        light = radiance(one, rays, size, False)
+        images.append(_resolve(light, size))
     return torch.cat(images)
 
 
@@ -284,7 +267,6 @@ def render(
     scenes: Scenes,
     size: int | tuple[int, int] = 128,
     compiled: bool | None = None,
-    quality: Quality = BEST,
 ) -> Tensor:
     """Images of `scenes`: (B, 3, H, W) uint8, on the device the scenes are on.
 
@@ -298,18 +280,18 @@ def render(
     if len(scenes) == 0:
         return torch.empty(0, 3, height, width, dtype=torch.uint8, device=device)
     if not (scenes.camera.is_cuda or compiled):
-        return render_sparse(scenes, (height, width), quality)
+        return render_sparse(scenes, (height, width))
     draw, pixels = (
         (render_dense, _CHUNK_PIXELS // 16)  # eager mode keeps all intermediate results
         if compiled is False
         else (_compiled(), _CHUNK_PIXELS)
     )
-    rays = camera_rays(height, width, device, quality)
+    rays = camera_rays(height, width, device)
     # Equal chunks, with the last one filled up, limit the shapes to compile and the memory.
     chunk = min(max(1, pixels // (height * width)), 1 << (len(scenes) - 1).bit_length())
     rows = torch.arange(-(-len(scenes) // chunk) * chunk, device=device) % len(scenes)
     parts = [
-        draw(world(scenes[rows[i : i + chunk]]), rays, (height, width), quality)
+        draw(world(scenes[rows[i : i + chunk]]), rays, (height, width))
         for i in range(0, rows.shape[0], chunk)
     ]
     return torch.cat(parts)[: len(scenes)]
@@ -320,8 +302,8 @@ _CHUNK_PIXELS = 64 * 128 * 128
 
 
 @functools.cache
-def _compiled() -> Callable[[World, Rays, tuple[int, int], Quality], Tensor]:
-    # Each size, quality and chunk is compiled separately. The default limit is eight.
+def _compiled() -> Callable[[World, Rays, tuple[int, int]], Tensor]:
+    # Each size and chunk is compiled separately. The default limit is eight.
     limit = torch._dynamo.config
     limit.recompile_limit = max(limit.recompile_limit, 64)
     return torch.compile(render_dense, fullgraph=True, dynamic=False)
