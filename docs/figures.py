@@ -103,7 +103,7 @@ def architecture() -> None:
 
     box(axes, 8.0, 0.5, 1.7, 0.9, "interpreter", LEARNED, "S grid queries")
     box(axes, 4.4, 0.5, 1.9, 0.9, "field", "white", "S x d_enc, reconstructed")
-    box(axes, 1.9, 0.5, 1.4, 0.9, "decoder", INSPECT, "to look at")
+    box(axes, 1.9, 0.5, 1.4, 0.9, "decoder", INSPECT, "for inspection")
     box(axes, 0.1, 0.5, 1.2, 0.9, "preview", "white", "pixels")
     arrow(axes, (8.2, 2.2), (8.7, 1.4))
     axes.text(7.35, 1.75, "active codes only", ha="center", size=8, color=MUTED)
