@@ -16,6 +16,7 @@ import yaml
 
 from strop.cli import COMMANDS
 from strop.data import ScenesDataset
+from strop.data.spec import KINDS
 from strop.images import save_image
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,13 @@ def test_commands_and_options_in_the_docs_exist() -> None:
         options = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         allowed = known[path] | {"-h", "--help"}
         assert options <= allowed | (of_studies if path == "strop study" else set()), line
+
+
+def test_every_kind_of_data_is_documented() -> None:
+    text = (DOCS / "data.md").read_text(encoding="utf-8")
+    for name, kind in KINDS.items():
+        (row,) = re.findall(rf"^\|.*`{name}:`.*$", text, re.M)
+        assert all(f"`{parameter}" in row for parameter in kind.parameters)
 
 
 def test_the_site_is_short() -> None:
