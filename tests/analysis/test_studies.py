@@ -26,7 +26,7 @@ from strop.images import save_image
         ("grammar", "samples", 0, "at least 1"),
         ("complexity", "seed", -1, "at least 0"),
         ("synergy", "memory", -1.0, "above 0"),
-        ("reader", "test_share", 1.0, "between 0 and 1"),
+        ("reader", "test_share", 1.0, "above 0 and below 1"),
         ("reader", "curve", 0, "at least 1"),
         ("vqa", "rounds", 0, "at least 1"),
         ("llm", "scenes", 0, "at least 1"),

@@ -511,8 +511,7 @@ class Tokenizer(nn.Module):
         return state
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        codebook = self.quantizer.codebook
-        if fn(codebook[:1]).dtype.itemsize < codebook.dtype.itemsize:  # .half(), .bfloat16()
+        if fn(self.quantizer.codebook[:1]).dtype.itemsize < 4:  # .half(), .bfloat16()
             raise ModelError(
                 "A tokenizer keeps its weights in float32: a rounded codebook gives other codes.",
                 'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',

@@ -107,7 +107,7 @@ def only_writer(folder: Path | None) -> Iterator[None]:
                 stack.enter_context(exclusive(folder))
             except OSError as error:
                 raise TrainingError(
-                    f"The folder {folder} cannot be made ({error.strerror}).",
+                    f"The folder {folder} cannot be created ({error.strerror}).",
                     "Choose another --out, or change its permissions.",
                 ) from error
         yield
