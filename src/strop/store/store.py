@@ -20,6 +20,9 @@ from strop.store.schema import CHECK, COLUMNS, DAMAGED, damaged_rows, read_info,
 
 if TYPE_CHECKING:
     import lance
+    import torch
+
+    from strop.store.fields import Fields
 
 REJECTS = "rejects"
 """The folder of a store with the table of images that could not be read."""
@@ -94,10 +97,14 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         # The dataset of another process would share its threads: each process opens its own.
-        return {"path": self.path, "storage_options": self.storage_options}
+        return {
+            "path": self.path,
+            "model": self._model,
+            "storage_options": self.storage_options,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["path"], storage_options=state["storage_options"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     def refresh(self) -> None:
         """Show the rows that were written since the store was opened."""
@@ -157,7 +164,7 @@ class Store:
         return read_programs(table, self.info, self.path)
 
     def read(
-        self, rows: Sequence[int] | range | None = None, columns: Sequence[str] | None = None
+        self, rows: Sequence[int] | np.ndarray | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of the table at `rows`, in that order, or all of them."""
         names = list(self.columns if columns is None else columns)
@@ -204,6 +211,36 @@ class Store:
     def to_hf(self, columns: Sequence[str] | None = None) -> Any:
         """All rows as a `datasets.Dataset`."""
         return require("datasets").Dataset(self.to_arrow(columns))
+
+    def fields(
+        self,
+        *,
+        device: str | torch.device | None = None,
+        batch: int = 64,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        workers: int = 2,
+    ) -> Fields:
+        """A PyTorch dataset of `{"field", "key", kept columns}`, interpreted as it is read.
+
+        device     where fields are interpreted; by default where the model is
+        batch      programs in a batch
+        shuffle    in another order in each epoch, by `seed`
+        drop_last  let all processes and workers have the same number of full batches
+        workers    threads that read ahead
+        """
+        from strop.store.fields import Fields
+
+        return Fields(
+            self,
+            device=device,
+            batch=batch,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            workers=workers,
+        )
 
     def sql(self, query: str) -> pa.Table:
         """The answer of DuckDB to a query of the tables `programs` and `rejects`.
