@@ -142,8 +142,13 @@ def test_a_file_name_that_is_not_utf8_is_shown_with_replacements(tokenizer, imag
 
 @contextmanager
 def process(*command):
+    # A child inherits ignored signals, and a shell ignores SIGINT in its background jobs.
     with subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as running:
         try:
             yield running, re.search(r"http://\S+", running.stdout.readline()).group()
