@@ -1,4 +1,7 @@
-"""Alignment: interpreted fields against the teacher's, codebook, lengths, bits, baselines."""
+"""Alignment: interpreted fields against the teacher's, codebook, lengths, bits, baselines.
+
+Section 5.2; Tables 1 and 7.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Codes: how the codebook is used, what single codes stand for, and at which positions."""
+"""Codes: how the codebook is used, what single codes stand for, and at which positions.
+
+Section 4, "Code reuse and unsupervised readouts".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Complexity: does the length of a program grow with the content of its image?"""
+"""Complexity: does the length of a program grow with the content of its image?
+
+Section 5.4; Figures 7 and 8.
+"""
 
 from __future__ import annotations
 

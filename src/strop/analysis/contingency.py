@@ -1,4 +1,7 @@
-"""Contingency: do attributes live in single codes, or in combinations of codes?"""
+"""Contingency: do attributes live in single codes, or in combinations of codes?
+
+Appendix G, "Attribute-token co-occurrence"; Figure 9.
+"""
 
 from __future__ import annotations
 

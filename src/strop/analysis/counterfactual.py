@@ -25,7 +25,7 @@ def erasure(
     batch: int = 256,
     seed: int = 0,
 ) -> Tensor:
-    """Erasure maps `(B, K, h, w)`: `1 - cos(Y_p, Y_-k,p)` for each token k and location p.
+    """Erasure maps of Section 4 `(B, K, h, w)`: `1 - cos(Y_p, Y_-k,p)`, token k, location p.
 
     `Y` is the field of the program and `Y_-k` the field of the program with token k erased: a
     hole, with all other tokens at their own prefix positions. The map of an inactive token is

@@ -1,4 +1,7 @@
-"""Erasure: which part of the field each token explains, and whether these parts match masks."""
+"""Erasure: which part of the field each token explains, and whether these parts match masks.
+
+Section 4, "Program structure"; Figure 1.
+"""
 
 from __future__ import annotations
 

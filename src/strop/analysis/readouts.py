@@ -1,4 +1,7 @@
-"""Readouts: regions and classes without supervision, from fields, erasure maps and codes."""
+"""Readouts: regions and classes without supervision, from fields, erasure maps and codes.
+
+Section 4, "Code reuse and unsupervised readouts"; Figure 4.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Regions of the field: the token that owns each location, and what masks show there."""
+"""Regions of the field: the token that owns each location, and what masks show there.
+
+Section 4, "Program structure".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Synergy: the part of the field that two tokens explain together and neither explains alone."""
+"""Synergy: the part of the field that two tokens explain together and neither explains alone.
+
+Section 4, "Program structure"; Appendix D, Figure 6.
+"""
 
 from __future__ import annotations
 

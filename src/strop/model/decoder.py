@@ -1,4 +1,4 @@
-"""The decoder: a field in, pixels out. An inspection layer that never trains anything else."""
+"""The decoder of Section 5.1: a field in, pixels out. It never trains anything else."""
 
 from __future__ import annotations
 

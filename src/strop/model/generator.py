@@ -1,4 +1,4 @@
-"""The program generator: a patch field in, K raw tokens in causal order out."""
+"""The program generator of Section 2.1: a patch field in, K raw tokens in causal order out."""
 
 from __future__ import annotations
 

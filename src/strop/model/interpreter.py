@@ -1,4 +1,4 @@
-"""The interpreter: the active codes of a program in, a patch field out."""
+"""The interpreter of Section 2.1: the active codes of a program in, a patch field out."""
 
 from __future__ import annotations
 

@@ -92,5 +92,5 @@ class FixedLength(nn.Module):
 
 
 def whole_lengths(predicted: Tensor, length: int) -> Tensor:
-    """Predicted lengths, rounded and clipped to [1, K]: int64, same shape."""
+    """Predicted lengths, rounded and clipped to [1, K] (Section 2.1): int64, same shape."""
     return predicted.round().clamp(1, length).long()

@@ -1,4 +1,7 @@
-"""Vector quantization on the unit sphere, with a codebook that follows its tokens."""
+"""Vector quantization on the unit sphere, with a codebook that follows its tokens.
+
+Sections 2.1 and 2.2; Table 5.
+"""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class TeacherConfig:
 
 
 class Teacher(nn.Module):
-    """A frozen backbone with its preprocessing. Build one with `load_teacher`.
+    """A frozen backbone with its preprocessing: "Encoder" in Section 2.1. See `load_teacher`.
 
     `backbone` maps pixels `(B, 3, side, side)` to tokens; `patch_tokens` picks the patches of
     what it returns, `(B, S, d_enc)`.

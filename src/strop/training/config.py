@@ -86,7 +86,7 @@ class TrainingConfig:
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """The learning rate at `step`: warm-up, hold, cosine. `config` is already scaled."""
+    """The rate of Section 5.1 at `step`: warm-up, hold, cosine. `config` is already scaled."""
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     if step < config.hold_until:

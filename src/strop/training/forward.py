@@ -174,7 +174,7 @@ def forward(
     probing: bool,
     precision: torch.dtype,
 ) -> Outcome:
-    """The losses of one batch and the curriculum's next state.
+    """The losses of one batch, `L` of Section 2.2, and the curriculum's next state.
 
     field    (B, S, d_enc) in the teacher's own scale
     values   see `step_values`

@@ -1,4 +1,7 @@
-"""The heads that probes train. Fields are read per location, tokens through learned queries."""
+"""The heads that probes train. Fields are read per location, tokens through learned queries.
+
+Section 4, "Supervised downstream probes".
+"""
 
 from __future__ import annotations
 

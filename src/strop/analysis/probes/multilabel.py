@@ -1,4 +1,7 @@
-"""Probes of the classes that an image holds, from its pooled representation: mAP."""
+"""Probes of the classes that an image holds, from its pooled representation: mAP.
+
+Section 4, "Supervised downstream probes"; Tables 3, 8 and 9.
+"""
 
 from __future__ import annotations
 

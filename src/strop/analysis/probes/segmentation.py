@@ -1,4 +1,7 @@
-"""Linear probes of classes at every pixel: mIoU, pixel and class accuracy."""
+"""Linear probes of classes at every pixel: mIoU, pixel and class accuracy.
+
+Section 4, "Supervised downstream probes"; Tables 2, 10 and 11.
+"""
 
 from __future__ import annotations
 

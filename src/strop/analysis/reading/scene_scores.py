@@ -1,4 +1,7 @@
-"""Scores of scenes read from programs, the naive baseline, and the paper's table."""
+"""Scores of scenes read from programs, the naive baseline, and the paper's table.
+
+Appendix G; Table 16.
+"""
 
 from __future__ import annotations
 

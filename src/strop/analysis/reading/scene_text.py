@@ -1,4 +1,7 @@
-"""Scenes as the short text of the paper's prompt, and parsing of the answers of models."""
+"""Scenes as the short text of the paper's prompt, and parsing of the answers of models.
+
+Appendix G; Table 17.
+"""
 
 from __future__ import annotations
 
