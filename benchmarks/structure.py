@@ -7,6 +7,7 @@ studies that read programs share their training pairs through the folder `--out`
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from PIL import Image
@@ -17,6 +18,9 @@ from common import RESULTS, machine
 from strop.analysis.findings import FORMAT
 from strop.analysis.frame import run_study
 from strop.files import atomic_path, read_json, write_json
+
+sys.path.append(str(RESULTS.parents[1] / "research" / "reading"))
+import studies
 
 PICTURES = RESULTS.parents[1] / "research" / "report" / "images" / "studies"
 WIDEST = 1300  # pixels
@@ -48,13 +52,14 @@ def main() -> None:
     parser.add_argument("--model", help="overrides the bundled model of each set")
     parser.add_argument("--out", type=Path, default=Path("studies"), help="folder for all output")
     arguments = parser.parse_args()
+    studies.register()
     for kind in arguments.sets:
-        model, pattern, studies = SETS[kind]
+        model, pattern, every = SETS[kind]
         name = arguments.model or model
         tokenizer = strop.load(name)
         tokenizer.precision = "fp32"
-        for study in arguments.studies or studies:
-            if study not in studies:
+        for study in arguments.studies or every:
+            if study not in every:
                 continue
             n = arguments.scenes * (5 if study in MANY else 1)
             spec = pattern.format(n=n, shared=arguments.shared)

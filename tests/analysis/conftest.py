@@ -9,7 +9,6 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent / "reading"))
 
 from planted import PlantedTokenizer, subject_of
 

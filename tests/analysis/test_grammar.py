@@ -28,8 +28,8 @@ from strop.analysis.ngrams import (
     shuffled_within,
     symbols_of,
 )
+from strop.analysis.pairs import ScenePairs, program_of
 from strop.analysis.prior import Prior, load_prior, train_prior
-from strop.analysis.reading.pairs import ScenePairs, program_of
 from strop.analysis.small_transformer import NetworkConfig
 from strop.errors import FormatError, ProgramError
 from strop.program import Program

@@ -26,10 +26,6 @@ from strop.images import save_image
         ("grammar", "samples", 0, "at least 1"),
         ("complexity", "seed", -1, "at least 0"),
         ("synergy", "memory", -1.0, "above 0"),
-        ("reader", "test_share", 1.0, "above 0 and below 1"),
-        ("reader", "curve", 0, "at least 1"),
-        ("vqa", "rounds", 0, "at least 1"),
-        ("llm", "scenes", 0, "at least 1"),
     ],
 )
 def test_options_out_of_range_are_refused_before_the_work(
@@ -50,9 +46,8 @@ def test_a_study_of_rendered_scenes_is_reproducible(tokenizer, tmp_path):
 @pytest.mark.shared
 @pytest.mark.parametrize("data", ["voc:{}/data/voc2012?limit=4", "clevr:{}/data/clevr?limit=4"])
 def test_studies_of_real_masks(tokenizer, shared, tmp_path, data):
-    for name in ("readouts", "contingency"):
-        run_study(tokenizer, name, data.format(shared), tmp_path)
-        assert json.loads((tmp_path / f"{name}.json").read_text())["images"] == 4
+    run_study(tokenizer, "readouts", data.format(shared), tmp_path)
+    assert json.loads((tmp_path / "readouts.json").read_text())["images"] == 4
 
 
 def test_a_broken_first_image_is_skipped(tokenizer, tmp_path):

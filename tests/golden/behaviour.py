@@ -133,7 +133,6 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "codes": ["--draws", "3"],
         "readouts": [],
         "complexity": [],
-        "contingency": [],
         "controls": [],
     }
     return {

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from strop.analysis.subject import Subject
+
 ROOT = Path(__file__).parents[2]
 for folder in (
-    *(ROOT / "research" / name for name in ("bundle", "clevr", "distil")),
+    *(ROOT / "research" / name for name in ("bundle", "clevr", "distil", "reading")),
+    ROOT / "tests" / "analysis",
     ROOT / "tests" / "training",
     Path(__file__).parent,
 ):
@@ -25,3 +28,11 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def planted() -> Subject:
+    """48 planted images, with the model that encodes them."""
+    from planted import PlantedTokenizer, subject_of
+
+    return subject_of(PlantedTokenizer().eval())

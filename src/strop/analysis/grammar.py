@@ -25,8 +25,8 @@ from strop.analysis.ngrams import (
     shuffled_within,
     symbols_of,
 )
+from strop.analysis.pairs import training_and_test
 from strop.analysis.prior import Prior, train_prior
-from strop.analysis.reading.pairs import training_and_test
 from strop.analysis.small_transformer import TrainingOptions
 from strop.analysis.subject import Subject
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes, show_image

@@ -33,13 +33,7 @@ STUDIES = {
         "strop.analysis.readouts", "unsupervised regions and classes from fields and codes"
     ),
     "complexity": Entry("strop.analysis.complexity", "program length against image complexity"),
-    "contingency": Entry(
-        "strop.analysis.contingency", "whether attributes live in single codes or combinations"
-    ),
     "controls": Entry("strop.analysis.controls", "the effect of order, prefix and position"),
-    "llm": Entry("strop.analysis.reading.llm", "scenes read from codes by a language model"),
-    "reader": Entry("strop.analysis.reading.reader", "scenes read from codes by a trained network"),
-    "vqa": Entry("strop.analysis.reading.vqa", "questions about scenes, answered from codes"),
     "grammar": Entry("strop.analysis.grammar", "prediction of the next code"),
 }
 """What the codes mean: `strop study` runs one of these."""

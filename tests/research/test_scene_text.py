@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.analysis.reading.scene_text import SHORT, read_scene, scene_prompt, write_scene
+from scene_text import SHORT, read_scene, scene_prompt, write_scene
 from strop.analysis.scene_objects import ATTRIBUTES, SceneObject
+
+pytestmark = pytest.mark.slow
 
 CUBE = SceneObject("cube", "red", "large", "metal", 1.23, -0.45)
 TEXT = '{"o":[{"s":"cu","c":"r","z":"L","m":"M","p":[1.23,-0.45]}]}'

@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strop.analysis.findings import Findings
-from strop.analysis.frame import Analysis
-from strop.analysis.reading.pairs import training_and_test
-from strop.analysis.reading.reader_network import train_reader
-from strop.analysis.reading.scene_figure import draw_scenes
-from strop.analysis.reading.scene_scores import (
+from reader_network import train_reader
+from scene_figure import draw_scenes
+from scene_scores import (
     METRICS,
     NAIVE,
     Scores,
@@ -19,6 +16,9 @@ from strop.analysis.reading.scene_scores import (
     scene_tables,
     score,
 )
+from strop.analysis.findings import Findings
+from strop.analysis.frame import Analysis
+from strop.analysis.pairs import training_and_test
 from strop.analysis.small_transformer import TrainingOptions
 from strop.analysis.subject import Subject
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from answer_head import train_answer_head
+from chat import EndpointOptions, Transcript
+from questions import ANSWERS, KINDS, Question, QuestionAnswer, ask_all
+from reader_network import train_reader
+from scene_text import THINK, without_thoughts, write_codes
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.reading.answer_head import train_answer_head
-from strop.analysis.reading.chat import EndpointOptions, Transcript
-from strop.analysis.reading.pairs import ScenePairs, training_and_test
-from strop.analysis.reading.questions import ANSWERS, KINDS, Question, QuestionAnswer, ask_all
-from strop.analysis.reading.reader_network import train_reader
-from strop.analysis.reading.scene_text import THINK, without_thoughts, write_codes
+from strop.analysis.pairs import ScenePairs, training_and_test
 from strop.analysis.scene_objects import ATTRIBUTES, Objects
 from strop.analysis.small_transformer import TrainingOptions
 from strop.analysis.subject import Subject

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from spelled import spelled_pairs
+from spelled import spelled_pairs, subject_of
 
-from strop.analysis.reading.consensus import consensus
-from strop.analysis.reading.reader import curve_sizes, draw_curve
-from strop.analysis.reading.reader_network import (
+from consensus import consensus
+from reader import Options, curve_sizes, draw_curve, run
+from reader_network import (
     Reader,
     cell_neighbours,
     named,
@@ -17,10 +17,13 @@ from strop.analysis.reading.reader_network import (
     scene_tensors,
     train_reader,
 )
-from strop.analysis.reading.scene_scores import naive_scene, score
+from scene_scores import naive_scene, score
+from strop.analysis.pairs import ScenePairs
 from strop.analysis.scene_objects import SceneObject
 from strop.analysis.small_transformer import NetworkConfig
 from strop.errors import ConfigError, DataError
+
+pytestmark = pytest.mark.slow
 
 SMALL = NetworkConfig(width=48, depth=1, dropout=0.0)
 
@@ -127,3 +130,19 @@ def test_invalid_networks_and_epochs_are_refused():
         NetworkConfig(width=30)
     with pytest.raises(ConfigError, match="0 epochs"):
         train_reader(spelled_pairs(4), SMALL, epochs=0)
+
+
+def test_a_reader_needs_scenes():
+    with pytest.raises(DataError, match="have no scenes"):
+        train_reader(ScenePairs(spelled_pairs(4).program, ()), Options().network, epochs=1)
+
+
+def test_the_reader_analysis_end_to_end(tokenizer):
+    options = Options(epochs=1, curve=2, width=16, depth=1)
+    findings = run(subject_of(tokenizer, spelled_pairs(200)), options)
+    scores = findings.numbers["scores"]
+    assert list(scores) == ["naive", "reader, 40 pairs", "reader, 160 pairs"]
+    assert scores["naive"]["scenes"] == 40
+    assert set(scores["naive"]["attributes"]) == {"shape", "color", "size", "material"}
+    assert [table.rows[0][0] for table in findings.tables] == ["naive", "Naive baseline"]
+    assert set(findings.figures) == {"curve", "scenes"}

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.analysis.reading.scene_scores import match, naive_scene, score
+from scene_scores import match, naive_scene, score
 from strop.analysis.scene_objects import ATTRIBUTES, SceneObject, objects_of
+
+pytestmark = pytest.mark.slow
 
 CUBE = SceneObject("cube", "red", "large", "metal", 1.0, 2.0)
 BALL = SceneObject("sphere", "blue", "small", "rubber", -1.0, 0.0)

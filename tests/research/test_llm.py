@@ -7,14 +7,16 @@ import json
 import pytest
 from chat_server import Answer, serve
 
-from strop.analysis.reading import chat
-from strop.analysis.reading.llm import Options, run
-from strop.analysis.reading.scene_scores import PAPER
-from strop.analysis.reading.scene_text import write_codes, write_scene
+import chat
+from llm import Options, run
+from scene_scores import PAPER
+from scene_text import write_codes, write_scene
 from strop.analysis.scene_objects import objects_of
 from strop.analysis.subject import Subject
 from strop.data import ScenesDataset
 from strop.errors import ConfigError, DataError, EndpointError
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.analysis.reading.pairs import ScenePairs
-from strop.analysis.reading.questions import ANSWERS, QuestionAnswer
-from strop.analysis.reading.reader_network import Reader
+from questions import ANSWERS, QuestionAnswer
+from reader_network import Reader
+from strop.analysis.pairs import ScenePairs
 from strop.analysis.small_transformer import (
     NetworkConfig,
     StepProgress,

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from spelled import spelled_pairs
 
-from strop.analysis.reading.questions import KINDS, Question, ask_about
+from questions import KINDS, Question, ask_about
 from strop.analysis.scene_objects import SceneObject
+
+pytestmark = pytest.mark.slow
 
 SCENE = (
     SceneObject("cube", "red", "large", "metal", 0.0, 0.0),

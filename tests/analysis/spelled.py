@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from strop.analysis.reading.pairs import ScenePairs, program_of
+from strop.analysis.pairs import ScenePairs, program_of
 from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
 from strop.analysis.subject import Subject
 from strop.data.record import Batch

@@ -9,9 +9,11 @@ import time
 import pytest
 from chat_server import Answer, serve
 
-from strop.analysis.reading import chat
-from strop.analysis.reading.chat import Endpoint, Transcript, complete
+import chat
+from chat import Endpoint, Transcript, complete
 from strop.errors import ConfigError, EndpointError
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

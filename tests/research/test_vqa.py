@@ -6,11 +6,14 @@ import pytest
 from chat_server import Answer, serve
 from spelled import spell, spelled_pairs, subject_of
 
-from strop.analysis.reading.answer_head import train_answer_head
-from strop.analysis.reading.questions import Question, QuestionAnswer, ask_all
-from strop.analysis.reading.reader_network import train_reader
-from strop.analysis.reading.scene_text import write_codes
-from strop.analysis.reading.vqa import (
+from answer_head import train_answer_head
+from questions import Question, QuestionAnswer, ask_all
+from reader_network import train_reader
+from scene_text import write_codes
+from strop.analysis.scene_objects import SceneObject
+from strop.analysis.small_transformer import NetworkConfig
+from strop.errors import ConfigError
+from vqa import (
     Options,
     accuracy_by_kind,
     judge,
@@ -19,9 +22,8 @@ from strop.analysis.reading.vqa import (
     run,
     vote,
 )
-from strop.analysis.scene_objects import SceneObject
-from strop.analysis.small_transformer import NetworkConfig
-from strop.errors import ConfigError
+
+pytestmark = pytest.mark.slow
 
 RED = ({"color": "red"},)
 

@@ -10,7 +10,9 @@ import scipy.stats
 import sklearn.kernel_ridge
 from planted import PlantedDataset, altered, subject_of
 
-from strop.analysis import contingency
+import contingency
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from spelled import spelled_pairs, subject_of
 
-from strop.analysis.reading.pairs import (
+from strop.analysis.pairs import (
     ScenePairs,
     encode_pairs,
     load_pairs,
@@ -17,8 +17,6 @@ from strop.analysis.reading.pairs import (
     save_pairs,
     training_and_test,
 )
-from strop.analysis.reading.reader import Options, run
-from strop.analysis.reading.reader_network import train_reader
 from strop.analysis.subject import Subject
 from strop.data.rendered import write_scenes
 from strop.data.spec import open_dataset
@@ -100,19 +98,3 @@ def test_scenes_that_are_trained_on_are_refused(subject):
     others = more.replace("seed=4", "seed=5")
     train, test = training_and_test(subject, others, 0.2)
     assert (len(train), len(test)) == (5, 3)
-
-
-def test_a_reader_needs_scenes():
-    with pytest.raises(DataError, match="have no scenes"):
-        train_reader(ScenePairs(spelled_pairs(4).program, ()), Options().network, epochs=1)
-
-
-def test_the_reader_analysis_end_to_end(tokenizer):
-    options = Options(epochs=1, curve=2, width=16, depth=1)
-    findings = run(subject_of(tokenizer, spelled_pairs(200)), options)
-    scores = findings.numbers["scores"]
-    assert list(scores) == ["naive", "reader, 40 pairs", "reader, 160 pairs"]
-    assert scores["naive"]["scenes"] == 40
-    assert set(scores["naive"]["attributes"]) == {"shape", "color", "size", "material"}
-    assert [table.rows[0][0] for table in findings.tables] == ["naive", "Naive baseline"]
-    assert set(findings.figures) == {"curve", "scenes"}

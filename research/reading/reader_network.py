@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.analysis.reading.consensus import Places, Words, consensus
-from strop.analysis.reading.pairs import ScenePairs
+from consensus import Places, Words, consensus
+from strop.analysis.pairs import ScenePairs
 from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
 from strop.analysis.small_transformer import (
     CodeTransformer,

@@ -1,1 +1,0 @@
-"""Reading scenes from programs: by a trained network, by a language model, and by questions."""
