@@ -25,7 +25,7 @@ import hooks  # noqa: E402  docs/hooks.py
 QUOTED = sorted(set(re.findall(r"`([^`\n]+)`", PAGE)))
 TESTS = [name for name in QUOTED if "::" in name]
 COMMANDS = [name for name in QUOTED if re.match(r"(strop|python|recipes/\S+)(?: |$)", name)]
-FILES = [name for name in QUOTED if re.fullmatch(r"(presets|recipes)/\S+", name)]
+FILES = [name for name in QUOTED if re.fullmatch(r"(presets|recipes|research)/\S+", name)]
 DOTTED = [name for name in QUOTED if re.fullmatch(r"[a-z_0-9]+(\.[A-Za-z_0-9]+)+", name)]
 PLACE = re.compile(r"Sections? \d|Appendix [A-G]|Eq\. \d|Tables? \d|Figures? \d")
 
