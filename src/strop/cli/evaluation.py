@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from strop.analysis.adapters import ADAPTERS, evaluate_adapter
 from strop.analysis.evaluate import choose_suites, evaluate, open_splits
 from strop.analysis.metric_info import METRICS
 from strop.analysis.registry import EVALUATIONS
@@ -25,7 +24,6 @@ from strop.cli.console import (
     progress_bars,
     say,
 )
-from strop.device import choose_device
 
 Specs = Annotated[
     list[str],
@@ -34,9 +32,7 @@ Specs = Annotated[
 
 
 def eval_(
-    model: Annotated[
-        str, typer.Argument(help=f"Bundled name, folder or hub id; or {' or '.join(ADAPTERS)}.")
-    ],
+    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")],
     data: Specs,
     suite: Annotated[
         list[str],
@@ -71,28 +67,22 @@ def eval_(
     choose_suites(suite)
     open_splits(data, train)  # before the model: what is misspelt is told at once
     with progress_bars() as bars:
-        if model in ADAPTERS:
-            adapter = ADAPTERS[model](device=choose_device(device))
-            parts = evaluate_adapter(
-                adapter, data, folder, suites=suite, train=train, seed=seed, progress=bars
-            )
-        else:
-            parts = evaluate(
-                load_model(model, device),
-                data,
-                folder,
-                suites=suite,
-                train=train,
-                protocol=protocol,
-                probe_lengths=probe_length,
-                lpips=lpips,
-                name=Path(model).name,
-                seed=seed,
-                batch=batch,
-                workers=workers,
-                progress=bars,
-                note=say,
-            )
+        parts = evaluate(
+            load_model(model, device),
+            data,
+            folder,
+            suites=suite,
+            train=train,
+            protocol=protocol,
+            probe_lengths=probe_length,
+            lpips=lpips,
+            name=Path(model).name,
+            seed=seed,
+            batch=batch,
+            workers=workers,
+            progress=bars,
+            note=say,
+        )
     if as_json:
         print_json(parts)
         return

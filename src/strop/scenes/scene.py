@@ -83,12 +83,6 @@ class Scenes:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
 
-def concatenate(parts: Sequence[Scenes]) -> Scenes:
-    """Concatenate batches of scenes."""
-    names = [field.name for field in fields(Scenes)]
-    return Scenes(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
-
-
 def class_names(by: By) -> tuple[str, ...]:
     """Names of the semantic ids, by shape and material or by colour; 0 is the background."""
     return words.CLASSES_BY_SHAPE if by == "shape" else words.CLASSES_BY_COLOR

@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from strop.analysis.adapters import ADAPTERS, evaluate_adapter, flextok, one_d_piece
+from adapters import ADAPTERS, evaluate_adapter, flextok, one_d_piece
 from strop.analysis.paper import OTHERS
 from strop.analysis.probes.protocol import PAPER
 from strop.analysis.report import compare, read_runs
 from strop.errors import ConfigError, DataError, ModelError
+
+pytestmark = pytest.mark.slow
 
 
 class RecordedFlexTok(nn.Module):
@@ -107,7 +109,7 @@ def quick(monkeypatch):
     multilabel = PAPER.multilabel
     few = replace(multilabel.schedule, steps=4, weight_decays=multilabel.schedule.weight_decays[:1])
     short = replace(PAPER, multilabel=replace(multilabel, schedule=few))
-    monkeypatch.setattr("strop.analysis.adapters.PAPER", short)
+    monkeypatch.setattr("adapters.PAPER", short)
 
 
 def test_probes_run_and_are_kept(tmp_path, quick):

@@ -1,8 +1,11 @@
 """Probes of other tokenizers: FlexTok D12-D12-IN1k and One-D-Piece-S-256.
 
-Neither is part of strop. Each adapter follows the public encode call of the installed package,
-which loads its own weights. The paper does not say which tensors it took as the interpreted field
-(`latent`) and as code vectors (`program`); `taps` documents the choice made here.
+    python research/tokenizers/adapters.py one-d-piece-s-256 --data SPEC --train SPEC --out FOLDER
+
+`strop report` reads the results. Neither tokenizer is part of strop. Each adapter follows the
+public encode call of the installed package, which loads its own weights. The paper does not say
+which tensors it took as the interpreted field (`latent`) and as code vectors (`program`); `taps`
+documents the choice made here.
 
 The adapters are tested against the recorded interfaces of both packages: names, shapes and ranges.
 Neither has been run with its weights.
@@ -10,6 +13,7 @@ Neither has been run with its weights.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import math
 from collections.abc import Callable, Sequence
@@ -39,8 +43,10 @@ from strop.analysis.probes.probe import Task, check_classes, required, run_probe
 from strop.analysis.probes.protocol import PAPER
 from strop.analysis.probes.segmentation import SegmentationTask
 from strop.analysis.subject import check_disjoint, narrow
+from strop.cli.console import progress_bars, say
 from strop.data.loader import record_batches
 from strop.data.record import Batch, Dataset, concat, first_readable
+from strop.device import choose_device
 from strop.errors import ConfigError, DataError, ModelError
 from strop.files import PathLike, exclusive
 from strop.identity import of_dataset
@@ -264,3 +270,33 @@ def _package(module: str, name: str, where: str) -> Any:
             f"{name} needs {module}, which is not installed ({error}).",
             f"Install it from {where}; it loads its own weights.",
         ) from error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("tokenizer", choices=ADAPTERS)
+    parser.add_argument("--data", action="append", required=True, help="dataset to measure on")
+    parser.add_argument("--train", action="append", required=True, help="dataset to fit on")
+    parser.add_argument("--suite", action="append", choices=TASKS, help="default: all")
+    parser.add_argument("--out", type=Path, default=Path("evaluation"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device")
+    arguments = parser.parse_args()
+    adapter = ADAPTERS[arguments.tokenizer](device=choose_device(arguments.device))
+    with progress_bars() as bars:
+        evaluate_adapter(
+            adapter,
+            arguments.data,
+            arguments.out,
+            suites=arguments.suite or ["all"],
+            train=arguments.train,
+            seed=arguments.seed,
+            progress=bars,
+        )
+    say(f"Results are in {arguments.out}; `strop report {arguments.out}` makes a page of them.")
+
+
+if __name__ == "__main__":
+    main()
