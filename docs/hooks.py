@@ -10,7 +10,7 @@ from typing import Any
 
 import griffe
 
-from strop.analysis.frame import find_analysis
+from strop.analysis.frame import describe_options, find_analysis
 from strop.analysis.metric_info import METRICS
 from strop.analysis.registry import STUDIES
 from strop.cli import COMMANDS, load_command
@@ -110,14 +110,10 @@ def study_options() -> str:
     rows = []
     for name in STUDIES:
         kind = find_analysis(name, STUDIES, "study").options
-        texts: dict[str, str] = {}
-        for base in reversed(kind.__mro__[:-1]):  # options can be inherited
-            texts |= dict(
-                re.findall(r"^ {4}(\w+)  +(\S.*(?:\n {6,}\S.*)*)", base.__doc__ or "", re.M)
-            )
+        texts = describe_options(kind)
         for option in fields(kind):
             shown = f"`--{option.name.replace('_', '-')}`"
-            rows.append([name, shown, cell(texts.get(option.name, "")), f"`{option.default!r}`"])
+            rows.append([name, shown, cell(texts[option.name]), f"`{option.default!r}`"])
     return table(["study", "option", "", "default"], rows)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from strop.cli import data
+from strop.cli.console import WORKERS
 from strop.images import save_image
 from strop.progress import Progress
 
@@ -43,7 +44,7 @@ def test_scenes_are_rendered_where_and_by_whom_was_asked(
     assert run("data", "scenes", "--out", tmp_path, "--workers", 3)[0] == 0
     assert (given["device"], given["workers"]) == ("cuda", 3)
     assert run("data", "scenes", "--out", tmp_path, "--device", "cpu")[0] == 0
-    assert (given["device"], given["workers"]) == ("cpu", 0)
+    assert (given["device"], given["workers"]) == ("cpu", WORKERS)
 
 
 def test_check_and_pack_name_what_is_broken(run: Run, tmp_path: Path) -> None:

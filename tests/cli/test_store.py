@@ -63,7 +63,7 @@ def test_check_finds_a_damaged_file(run: Run, store: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
 def test_an_exported_file_holds_the_programs(run: Run, store: Path, tmp_path: Path, name) -> None:
-    assert run("store", "export", store, tmp_path / name)[0] == 0
+    assert run("store", "export", store, "-o", tmp_path / name)[0] == 0
     loaded, opened = Program.load(tmp_path / name), strop.open_store(store)
     assert loaded == opened[:]
     assert loaded.names == tuple(opened.keys)

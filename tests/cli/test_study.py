@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from strop.cli.study import parse_options
-from strop.errors import ConfigError
+from strop.analysis.frame import Analysis, describe_options, find_analysis
+from strop.analysis.registry import STUDIES, Entry
+from strop.cli import study
 
 
 def test_json_markdown_and_figures_are_written(run, model, tmp_path):
@@ -37,19 +38,21 @@ def test_json_on_stdout_is_what_was_written(run, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "status", "complaint"),
     [
-        (("nonsense",), "There is no study 'nonsense'"),
-        (("codes", "--pags", "3"), "Unknown key codes.pags"),
-        (("codes", "--pages", "many"), "codes.pages is 'many'"),
-        (("codes", "loose"), "'loose' is not an option"),
+        (("nonsense",), 1, "There is no study 'nonsense'"),
+        (("codes", "--pags", "3"), 2, "No such option: --pags"),
+        (("codes", "--pages", "many"), 2, "Invalid value for '--pages'"),
+        (("codes", "--pages", "-1"), 1, "--pages is -1. Give a number at least 1."),
+        (("codes", "loose"), 2, "unexpected extra argument"),
+        (("codes", "--edit", "remove"), 2, "Invalid value for '--edit'"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(run, model, tmp_path, arguments, complaint):
+def test_mistakes_are_told_in_a_sentence(run, model, tmp_path, arguments, status, complaint):
     name, *rest = arguments
     out = tmp_path / "out"
-    status, _, err = run("study", model, name, "--data", "scenes:?n=2", "--out", out, *rest)
-    assert status == 1
+    found, _, err = run("study", model, name, "--data", "scenes:?n=2", "--out", out, *rest)
+    assert found == status
     assert complaint in err
     assert not out.exists()
 
@@ -57,26 +60,51 @@ def test_mistakes_are_told_in_a_sentence(run, model, tmp_path, arguments, compla
 def test_help_names_every_study(run):
     status, out, _ = run("study", "--help")
     assert status == 0
-    assert all(f"{name}:" in out for name in ("erasure", "synergy", "controls"))
+    assert all(f"{name}:" in out for name in STUDIES)
 
 
-@dataclass
-class Some:
-    base_url: str = ""
-    sizes: tuple[int, ...] = ()
-    names: tuple[str, ...] = ()
-    think: bool = False
-    draws: int = 1
+@pytest.mark.parametrize("arguments", [("erasure", "--help"), ("scenes", "erasure", "--help")])
+def test_help_of_a_study_has_its_options(run, arguments):
+    status, out, _ = run("study", *arguments)
+    assert status == 0
+    assert "Options of erasure" in out
+    assert "--draws" in out
+    assert "permutations for the p-values" in out
 
 
-def test_options_are_parsed_by_their_type():
-    words = "--base-url 80 --think --sizes 32,64 --names a,7 --draws=-2"
-    assert parse_options(Some, words.split()) == {
-        "base_url": "80",
-        "think": True,
-        "sizes": [32, 64],
-        "names": ["a", "7"],
-        "draws": -2,
-    }
-    with pytest.raises(ConfigError):
-        parse_options(Some, ["stray"])
+def test_every_option_of_every_study_is_described():
+    for name in STUDIES:
+        texts = describe_options(find_analysis(name).options)
+        assert all(texts.values()), name
+
+
+def test_options_are_converted_and_lists_are_split(run, model, tmp_path, monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Options.
+
+        sizes  some sizes
+        words  some words
+        think  whether to think
+        draws  how many
+        """
+
+        sizes: tuple[int, ...] = (1, 2)
+        words: tuple[str, ...] = ()
+        think: bool = False
+        draws: int = 1
+
+    given = {}
+    monkeypatch.setitem(STUDIES, "own", Entry("none", "a study of this test"))
+    monkeypatch.setattr(study, "find_analysis", lambda *_: Analysis(run=run, options=Options))
+    monkeypatch.setattr(
+        study,
+        "run_study",
+        lambda *arguments, **_: given.update(arguments[4]) or {"tables": [], "figures": []},
+    )
+    options = ("--sizes", "3,-4", "--words", "a,b", "--think", "--draws=-2")
+    status, _, err = run("study", model, "own", "-d", "scenes:?n=2", "-o", tmp_path, *options)
+    assert status == 0, err
+    assert given == {"sizes": [3, -4], "words": ["a", "b"], "think": True, "draws": -2}
+    assert run("study", model, "own", "-d", "scenes:?n=2", "-o", tmp_path)[0] == 0
+    assert given == {"sizes": [1, 2], "words": [], "think": False, "draws": 1}

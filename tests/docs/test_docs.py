@@ -139,7 +139,7 @@ def test_the_reference_lists_every_command() -> None:
         config={"extra": {"repository": "https://host/strop"}},
     )
     assert all(re.search(rf"^### strop {name}\b", page, re.M) for name in COMMANDS)
-    assert "| `--output, -o` |" in page
+    assert "| `--out, -o` |" in page
     assert "| erasure | `--draws` |" in page
     assert "| `r2_centred` |" in page
     assert "(https://host/strop/blob/main/LICENSE)" in page

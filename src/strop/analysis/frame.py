@@ -24,6 +24,7 @@ spec), `folder` (for files of its own), `progress(task, done, total)`, `len(subj
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -78,6 +79,15 @@ def make_options(analysis: Analysis, name: str, values: Mapping[str, Any]) -> An
     options = from_dict(analysis.options, values, name)
     check_ranges(options, name, least=0)
     return options
+
+
+def describe_options(kind: type[Any]) -> dict[str, str]:
+    """The text of each option, from the docstrings of its class and the classes below it."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        lines = re.findall(r"^ {4}(\w+)  +(\S.*(?:\n {6,}\S.*)*)", base.__doc__ or "", re.MULTILINE)
+        texts |= {name: re.sub(r"\s+", " ", text) for name, text in lines}
+    return {each.name: texts.get(each.name, "") for each in fields(kind)}
 
 
 def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> None:

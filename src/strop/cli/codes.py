@@ -17,6 +17,7 @@ from torch import Tensor
 
 from strop.cli.console import (
     DEFAULT_MODEL,
+    OUT,
     Batch,
     Device,
     Json,
@@ -55,9 +56,7 @@ def encode(
     ],
     target: Annotated[
         str | None,
-        typer.Option(
-            "--output", "-o", help=f"Output file, {' or '.join(SUFFIXES)}; or a store, .lance."
-        ),
+        typer.Option(*OUT, help=f"Output file, {' or '.join(SUFFIXES)}; or a store, .lance."),
     ] = None,
     model: Model = None,
     length: Annotated[
@@ -210,7 +209,7 @@ def _encode_store(output: str, as_json: bool, rule: LengthRule, **options: Any) 
 
 def interpret(
     programs: Programs,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Output file: .safetensors.")],
+    output: Annotated[Path, typer.Option(*OUT, help="Output file: .safetensors.")],
     model: Model = None,
     batch: Batch = 256,
     device: Device = None,
@@ -243,7 +242,7 @@ def interpret(
 
 def decode(
     programs: Programs,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Output folder.")],
+    output: Annotated[Path, typer.Option(*OUT, help="Output folder.")],
     model: Model = None,
     batch: Batch = 64,
     device: Device = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from strop.errors import DataError, ModelError, ProgramError
+from strop.errors import DataError, ModelError, ProgramError, StropError
 from strop.progress import Progress
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ out = Console(markup=False, emoji=False, highlight=False)
 err = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 DEFAULT_MODEL = "photos"
+OUT = ("--out", "-o")
+"""The names of the option for what a command writes."""
+DATA = ("--data", "-d")
+"""The names of the option for a dataset, in commands whose subject is a model."""
+DATA_HELP = "Dataset: a folder of images, or a spec such as voc:/data/voc?split=val."
+WORKERS = min(os.cpu_count() or 1, 8)
+"""How many processes read data if nothing is said."""
 
 Model = Annotated[
     str | None,
@@ -47,6 +55,19 @@ Model = Annotated[
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Batch = Annotated[int, typer.Option(min=1, help="Batch size on the device.")]
+Data = Annotated[str, typer.Option(*DATA, help=DATA_HELP)]
+DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Bundled name, folder or hub id of a model.")
+]
+Workers = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        show_default="one per core, at most 8",
+        help="Worker processes that read data; 0 reads in this process.",
+    ),
+]
 
 
 class _RateColumn(ProgressColumn):
@@ -135,6 +156,20 @@ def check_writable(output: Path, *, folder: bool = False) -> None:
             f"{output} cannot be written: {parent} is not writable.",
             "Name another path, or change its permissions.",
         )
+
+
+@contextmanager
+def as_typed(prefix: str) -> Iterator[None]:
+    """Let errors of the library name options as they are typed: `codes.max_size` is --max-size."""
+    try:
+        yield
+    except StropError as error:
+        pattern = rf"\b{re.escape(prefix)}\.(\w+)"
+        error.problem, error.remedy = (
+            re.sub(pattern, lambda found: f"--{found[1].replace('_', '-')}", text)
+            for text in (error.problem, error.remedy)
+        )
+        raise
 
 
 def parse_length(text: str | None) -> int | Literal["max", "search"] | None:

@@ -9,8 +9,12 @@ import typer
 from rich.table import Table
 
 from strop.cli.console import (
+    OUT,
+    WORKERS,
+    DataArgument,
     Device,
     Json,
+    Workers,
     complain,
     out,
     print_json,
@@ -25,25 +29,17 @@ from strop.device import choose_device
 from strop.images import Fit
 
 app = typer.Typer(help="Make, check and pack datasets.", no_args_is_help=True)
-Spec = Annotated[
-    str, typer.Argument(help="Dataset: voc:/data?split=val, scenes:?n=256, or a folder of images.")
-]
-Workers = Annotated[
-    int, typer.Option(min=0, help="Worker processes that read; 0 reads in this process.")
-]
 
 
 @app.command()
 def scenes(
-    folder: Annotated[Path, typer.Option("--out", help="Output folder.")],
+    folder: Annotated[Path, typer.Option(*OUT, help="Output folder.")],
     n: Annotated[int, typer.Option("--n", min=1, help="Number of scenes.")] = 10_000,
     size: Annotated[int, typer.Option(min=1, help="Pixels along a side.")] = 128,
     seed: Annotated[int, typer.Option(help="Seed of the scenes.")] = 0,
     split: Annotated[str, typer.Option(help="Name of the split in the file names.")] = "train",
     batch: Annotated[int, typer.Option(min=1, help="Scenes rendered in one batch.")] = 32,
-    workers: Annotated[
-        int, typer.Option(min=0, help="Worker processes that render; 0 renders in this process.")
-    ] = 0,
+    workers: Workers = WORKERS,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -71,13 +67,13 @@ def scenes(
 
 
 @app.command()
-def check(spec: Spec, workers: Workers = 2, as_json: Json = False) -> None:
+def check(data: DataArgument, workers: Workers = WORKERS, as_json: Json = False) -> None:
     """Read every record of a dataset and report its contents and what is broken.
 
     The exit status is 1 if anything is broken.
     """
     with progress_bars() as progress:
-        report = check_dataset(spec, workers, progress)
+        report = check_dataset(data, workers, progress)
     if as_json:
         print_json(report.as_dict())
     else:
@@ -88,16 +84,16 @@ def check(spec: Spec, workers: Workers = 2, as_json: Json = False) -> None:
 
 @app.command()
 def pack(
-    spec: Spec,
-    folder: Annotated[Path, typer.Option("--out", help="Output folder.")],
+    data: DataArgument,
+    folder: Annotated[Path, typer.Option(*OUT, help="Output folder.")],
     size: Annotated[int, typer.Option(min=1, help="Pixels along a side.")] = 256,
     fit: Annotated[Fit, typer.Option(help="How images are made square.")] = "squash",
-    workers: Workers = 2,
+    workers: Workers = WORKERS,
     as_json: Json = False,
 ) -> None:
     """Write a dataset as raw uint8 that loads without decoding. Its spec is `packed:DIR`."""
     with progress_bars() as progress:
-        report = pack_dataset(spec, folder, size, fit, workers, progress)
+        report = pack_dataset(data, folder, size, fit, workers, progress)
     if as_json:
         print_json(
             {

@@ -13,7 +13,7 @@ import torch
 import typer
 from rich.table import Table
 
-from strop.cli.console import Device, out, say
+from strop.cli.console import OUT, Device, out, say
 from strop.demo import run_demo
 from strop.device import choose_device
 
@@ -27,7 +27,7 @@ NEXT = {
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Output folder.")] = Path("demo"),
+    folder: Annotated[Path, typer.Option(*OUT, help="Output folder.")] = Path("demo"),
     device: Device = None,
 ) -> None:
     """Run the bundled models on a few scenes and photographs. It takes about half a minute."""

@@ -14,9 +14,14 @@ from strop.analysis.metric_info import METRICS
 from strop.analysis.registry import EVALUATIONS
 from strop.analysis.report import write_report
 from strop.cli.console import (
+    DATA,
+    DATA_HELP,
+    OUT,
+    WORKERS,
     Batch,
     Device,
     Json,
+    Workers,
     check_writable,
     load_model,
     out,
@@ -27,7 +32,7 @@ from strop.cli.console import (
 
 Specs = Annotated[
     list[str],
-    typer.Option("--data", "-d", help="Spec of what to measure on; may be given several times."),
+    typer.Option(*DATA, help=f"{DATA_HELP} Repeatable."),
 ]
 
 
@@ -36,30 +41,30 @@ def eval_(
     data: Specs,
     suite: Annotated[
         list[str],
-        typer.Option(help=f"{', '.join(EVALUATIONS)}, or all; may be given several times."),
+        typer.Option(help=f"{', '.join(EVALUATIONS)}, or all. Repeatable."),
     ] = ["all"],  # noqa: B006 (typer copies it)
     train: Annotated[
         list[str],
-        typer.Option(help="Spec of what probes and baselines are fitted on, one for each --data."),
+        typer.Option(help="Dataset to fit probes and baselines on, one for each --data."),
     ] = [],  # noqa: B006
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path(
+    folder: Annotated[Path, typer.Option(*OUT, help="Folder for the results.")] = Path(
         "evaluation"
     ),
     protocol: Annotated[str, typer.Option(help="Probe protocol: paper or dinov3.")] = "paper",
     probe_length: Annotated[
         list[int],
-        typer.Option(help="Probe at this forced length too; may be given several times."),
+        typer.Option(help="Probe at this forced length too. Repeatable."),
     ] = [],  # noqa: B006
     lpips: Annotated[
         Path | None, typer.Option(help="LPIPS weights (AlexNet) as safetensors.", exists=True)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of probes, baselines and intervals.")] = 0,
     batch: Batch = 32,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
+    workers: Workers = WORKERS,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Metric a model: alignment, pixels, rate, and probes of frozen representations.
+    """Evaluate a model: alignment, pixels, rate, and probes of frozen representations.
 
     A run that was interrupted goes on when the same command is given again.
     """
@@ -96,9 +101,7 @@ def report(
         list[Path],
         typer.Argument(help="Folders that `strop eval` wrote."),
     ],
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path(
-        "report"
-    ),
+    folder: Annotated[Path, typer.Option(*OUT, help="Folder for the page.")] = Path("report"),
     latex: Annotated[bool, typer.Option("--latex", help="Also as LaTeX.")] = False,
     as_json: Json = False,
 ) -> None:

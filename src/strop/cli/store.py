@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from strop.cli.console import (
+    OUT,
     Json,
     check_writable,
     complain,
@@ -69,7 +70,7 @@ def check(store: StorePath, version: Version = None, as_json: Json = False) -> N
 @app.command()
 def export(
     store: StorePath,
-    output: Annotated[Path, typer.Argument(help="Output file: .parquet or .jsonl.")],
+    output: Annotated[Path, typer.Option(*OUT, help="Output file: .parquet or .jsonl.")],
     version: Version = None,
     as_json: Json = False,
 ) -> None:

@@ -2,56 +2,62 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.markdown import Markdown
+from typer.core import TyperCommand
 
 from strop.analysis.findings import Table
-from strop.analysis.frame import find_analysis, run_study
+from strop.analysis.frame import describe_options, find_analysis, run_study
 from strop.analysis.registry import STUDIES
 from strop.cli.console import (
+    OUT,
+    WORKERS,
     Batch,
+    Data,
     Device,
     Json,
+    ModelArgument,
+    Workers,
+    as_typed,
     check_writable,
     out,
     print_json,
     progress_bars,
     say,
 )
-from strop.errors import ConfigError
 from strop.model.checkpoint import load
 
-HELP = (
-    "Study what the codes of a model mean.\n\n"
-    + "\n\n".join(f"{name}: {entry.summary}." for name, entry in STUDIES.items())
-    + "\n\nFurther options are the study's own; docs/reference.md lists them."
-)
-app = typer.Typer()
+_OWN = "own_"
+"""Before the names of a study's own options, which may be those of the command."""
 
 
-# Options that the command does not know are the study's.
-@app.command(help=HELP, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def study(
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")],
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(STUDIES)}.")],
-    data: Annotated[str, typer.Option(help="Such as scenes:?n=200, or voc:/data?split=val.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for JSON, Markdown and figures.")],
+    model: ModelArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The study.")],
+    data: Data,
+    folder: Annotated[Path, typer.Option(*OUT, help="Folder for JSON, Markdown and figures.")],
     batch: Batch = 32,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that read images.")] = 0,
+    workers: Workers = WORKERS,
     device: Device = None,
     as_json: Json = False,
+    **own: Any,
 ) -> None:
     """Run a study on a dataset; the command line shows `HELP`."""
-    options = parse_options(find_analysis(name, STUDIES, "study").options, context.args)
+    analysis = find_analysis(name, STUDIES, "study")
+    options = {key.removeprefix(_OWN): value for key, value in own.items()}
+    for each in fields(analysis.options):
+        if isinstance(each.default, tuple):
+            options[each.name] = _values(options[each.name])
     check_writable(folder, folder=True)
     tokenizer = load(model, device=device)
     tokenizer.precision = "fp32"  # studies look at small differences between fields
-    with progress_bars() as bars:
+    with as_typed(name), progress_bars() as bars:
         found = run_study(
             tokenizer, name, data, folder, options, batch=batch, workers=workers, progress=bars
         )
@@ -63,30 +69,64 @@ def study(
     say(f"Wrote {folder / name}.json, {name}.md and {len(found['figures'])} figures")
 
 
-def parse_options(kind: type, arguments: list[str]) -> dict[str, Any]:
-    """`--base-url URL --think --sizes 32,64` to values for the dataclass `kind`."""
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    rest = list(arguments)
-    while rest:
-        word, equals, text = rest.pop(0).partition("=")
-        key = word.removeprefix("--").replace("-", "_")
-        if not word.startswith("--"):
-            raise ConfigError(f"{word!r} is not an option.", "Options are written --name value.")
-        if not equals and rest and not rest[0].startswith("--"):
-            equals, text = "=", rest.pop(0)
-        values[key] = _value(str(hints.get(key, str)), text) if equals else True
-    return values
+class _StudyCommand(TyperCommand):
+    """`strop study MODEL NAME`, with the options of the study that the arguments name."""
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
+        """Hand over to the command of the study, if there is one."""
+        values = [
+            word for before, word in zip(["", *args], args, strict=False) if before[:1] != "-"
+        ]
+        name = next((word for word in (*values, *args) if word in STUDIES), None)
+        if name is None:
+            return super().make_context(info_name, args, *rest, **more)
+        alone = typer.Typer(add_completion=False)
+        alone.command("study", help=f"{name}: {STUDIES[name].summary}.")(_with_options(name))
+        return typer.main.get_command(alone).make_context(info_name, args, *rest, **more)
 
 
-def _value(hint: str, text: str) -> Any:
-    """`text` as the number, list or text that the option's type asks for."""
-    if "str" in hint and "tuple" not in hint:
-        return text
-    if "tuple" in hint:
-        parts = text.split(",")
-        return parts if "str" in hint else [_value("number", part) for part in parts]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+def _with_options(name: str | None) -> Any:
+    """`study` with the options of a study in its signature, which is what Typer reads."""
+    hints = get_type_hints(study, include_extras=True)
+    kept = [
+        each.replace(annotation=hints[each.name])
+        for each in inspect.signature(study).parameters.values()
+        if each.name != "own"
+    ]
+    if name is not None:
+        kind = find_analysis(name, STUDIES, "study").options
+        types, texts = get_type_hints(kind), describe_options(kind)
+        for each in fields(kind):
+            default: Any = each.default
+            listed = isinstance(default, tuple)
+            flag = f"--{each.name.replace('_', '-')}"
+            option = typer.Option(flag, help=texts[each.name], rich_help_panel=f"Options of {name}")
+            kept.append(
+                inspect.Parameter(
+                    _OWN + each.name,
+                    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                    default=",".join(map(str, default)) if listed else default,
+                    annotation=Annotated[str if listed else types[each.name], option],
+                )
+            )
+
+    def run(**values: Any) -> None:
+        study(**values)
+
+    run.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in kept}
+    return run
+
+
+def _values(text: str) -> list[Any]:
+    """`32,64` to the numbers, and `a,b` to the words."""
+    return [int(part) if part.lstrip("-").isdecimal() else part for part in text.split(",") if part]
+
+
+HELP = (
+    "Study what the codes of a model mean.\n\n"
+    + "\n\n".join(f"{name}: {entry.summary}." for name, entry in STUDIES.items())
+    + "\n\n`strop study NAME --help` lists the options of a study."
+)
+app = typer.Typer(add_completion=False)
+app.command("study", cls=_StudyCommand, help=HELP)(_with_options(None))

@@ -12,8 +12,16 @@ import typer
 from rich.table import Table
 
 from strop.cli.console import (
+    DATA,
+    DATA_HELP,
+    OUT,
+    WORKERS,
+    Data,
+    DataArgument,
     Device,
     Json,
+    ModelArgument,
+    Workers,
     counting,
     err,
     out,
@@ -39,13 +47,9 @@ from strop.training.plan import describe, measure
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.sweep import sweep as run_sweep
 
-ModelName = Annotated[str, typer.Argument(help="Bundled name, folder or hub id of the model.")]
-Back = Annotated[Path | None, typer.Option("--out", help="Where the model goes; by default back.")]
+Back = Annotated[Path | None, typer.Option(*OUT, help="Output folder. Default: the model's own.")]
 PresetName = Annotated[str, typer.Argument(help="A preset (`strop info` lists them) or a .toml.")]
-Data = Annotated[
-    str | None, typer.Option(help="Such as coco:/data/coco?split=train, or a folder of images.")
-]
-Out = Annotated[Path, typer.Option("--out", help="Folder for everything the run writes.")]
+Out = Annotated[Path, typer.Option(*OUT, help="Folder for everything the run writes.")]
 Cache = Annotated[
     str | None,
     typer.Option(help="File of fields, written if not there; or `memory`."),
@@ -55,14 +59,13 @@ Settings = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option(min=1, help="Optimizer steps; phases scale with them.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images a step, over all processes.")]
-Loading = Annotated[int, typer.Option("--workers", min=0, help="Processes that read images.")]
 TeacherName = Annotated[str | None, typer.Option(help="Another teacher than the preset's.")]
 Validation = Annotated[str | None, typer.Option("--val", help="Images to measure on.")]
 
 
 def train(
     preset: PresetName,
-    data: Data = None,
+    data: Annotated[str | None, typer.Option(*DATA, help=DATA_HELP)] = None,
     folder: Out = Path("runs/latest"),
     steps: Steps = None,
     batch: BatchSize = None,
@@ -73,7 +76,7 @@ def train(
     init: Annotated[str | None, typer.Option(help="A model to start from.")] = None,
     settings: Settings = None,
     dry_run: Annotated[bool, typer.Option(help="Say what the run would be, and time it.")] = False,
-    workers: Loading = 2,
+    workers: Workers = WORKERS,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -108,12 +111,12 @@ def train(
 
 def train_decoder(
     context: typer.Context,
-    model: ModelName,
-    data: Annotated[str, typer.Option(help="Spec of the images.")],
+    model: ModelArgument,
+    data: Data,
     folder: Back = None,
     steps: Annotated[int, typer.Option(min=1)] = 20_000,
     batch: Annotated[int, typer.Option(min=1)] = 32,
-    workers: Loading = 2,
+    workers: Workers = WORKERS,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -134,8 +137,8 @@ def train_decoder(
 
 def train_lengths(
     context: typer.Context,
-    model: ModelName,
-    data: Annotated[str, typer.Option(help="Spec of the images; some thousands will do.")],
+    model: ModelArgument,
+    data: Data,
     mean: Annotated[float, typer.Option(help="Tokens that a program is to have on average.")],
     oracle: Annotated[
         str,
@@ -158,7 +161,7 @@ def train_lengths(
     ] = 10,
     folder: Back = None,
     batch: Annotated[int, typer.Option(min=1)] = 64,
-    workers: Loading = 2,
+    workers: Workers = WORKERS,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -205,7 +208,7 @@ def _write_back(
 
 def sweep(
     preset: PresetName,
-    data: Annotated[str, typer.Option(help="Spec of the images.")],
+    data: Data,
     axes: Annotated[
         list[str],
         typer.Option("--axis", help="--axis model.quantizer.codes=256,1024. Repeatable."),
@@ -216,7 +219,7 @@ def sweep(
     validation: Validation = None,
     cache: Cache = None,
     settings: Settings = None,
-    workers: Loading = 2,
+    workers: Workers = WORKERS,
     device: Device = None,
 ) -> None:
     """Train at every combination of settings and draw R² against bits."""
@@ -241,14 +244,14 @@ def sweep(
 
 
 def features(
-    spec: Annotated[str, typer.Argument(help="Spec of the images.")],
-    cache: Annotated[Path, typer.Option("--out", help="The file to write.")],
+    data: DataArgument,
+    cache: Annotated[Path, typer.Option(*OUT, help="Output file.")],
     preset: Annotated[
         str, typer.Option(help="Preset whose teacher, size, fit, flips and views apply.")
     ] = "strop-s-dinov3-s",
     teacher: TeacherName = None,
     settings: Settings = None,
-    workers: Loading = 2,
+    workers: Workers = WORKERS,
     device: Device = None,
 ) -> None:
     """Write the teacher's fields of a dataset to a file, for `train --cache`."""
@@ -263,7 +266,7 @@ def features(
     with counting("fields") as count:
         written = cache_fields(
             cache,
-            spec,
+            data,
             config,
             resolved.training,
             device=choose_device(device),
