@@ -26,7 +26,6 @@ from common import alone, device, preparing, save_rows
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.training.attention import attended, sound_attention
-from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
 from strop.training.draws import Order
 from strop.training.forward import StepConfig, step_values
@@ -41,6 +40,7 @@ from strop.training.loaders import (
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.recorded import WARM_STEPS
 from strop.training.step import Stepper
+from strop.training.training_config import TrainingConfig
 from strop.training.views import draw_versions
 
 console = Console()

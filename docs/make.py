@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from strop.analysis.alignment import HEADLINE
+from strop.analysis.evaluation_report import read_runs, report_blocks
 from strop.analysis.findings import Table
 from strop.analysis.page import Picture, Points, Text, to_markdown
-from strop.analysis.report import read_runs, report_blocks
 from strop.files import write_text
 
 DOCS = Path(__file__).parent

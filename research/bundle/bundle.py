@@ -27,7 +27,7 @@ from strop.files import read_json, write_json
 from strop.model.checkpoint import load_folder, save_folder
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import pearson
-from strop.training.fields import data_name
+from strop.training.run_data import data_name
 
 FORMAT = ("bundled", 1)
 CHECKED = (*HEADLINE, "length_mean")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from strop.analysis.alignment import align
-from strop.analysis.rate import compare_lengths, curves_of
+from strop.analysis.length_choice import compare_lengths, curves_of
 from strop.analysis.subject import encode_fields
 from strop.data import ScenesDataset
 from strop.data.loader import image_batches
@@ -18,7 +18,7 @@ from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.model.tokenizer import Tokenizer
 from strop.statistics import bootstrap, pearson, spearman
-from strop.training.decoder import measure_decoder
+from strop.training.decoder_training import measure_decoder
 
 FEW, MANY = 3, 10
 """Objects in the emptiest and the fullest scenes."""

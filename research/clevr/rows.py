@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.analysis.evaluate import Result as Part
+from strop.analysis.evaluation_report import each_once, read_run
 from strop.analysis.paper import variants
-from strop.analysis.report import each_once, read_run
 from strop.config import from_dict
 from strop.curriculum import scaled
 from strop.data.spec import parse_spec

@@ -29,10 +29,10 @@ from strop.data.spec import open_dataset
 from strop.device import describe_machine
 from strop.files import read_json, write_json, write_text
 from strop.training.callbacks import Callback, Metrics, ProgressBar, TrainingRun
-from strop.training.decoder import train_decoder
-from strop.training.fields import data_name
+from strop.training.decoder_training import train_decoder
 from strop.training.loop import train
 from strop.training.preset import load_preset
+from strop.training.run_data import data_name
 
 sys.path.append(str(Path(__file__).parents[1] / "bundle"))
 from measure import length_by_objects

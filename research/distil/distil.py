@@ -42,16 +42,16 @@ from strop.random import seeded
 from strop.training import draws
 from strop.training.averaging import averaging_share, follow
 from strop.training.callbacks import MetricsFile
-from strop.training.checkpoint import (
+from strop.training.loaders import compiled_teacher, to_device
+from strop.training.recorded import Recorded, materialise
+from strop.training.run_checkpoint import (
     Checkpoint,
     check_same,
     checkpoint_paths,
     open_run,
     write_checkpoint,
 )
-from strop.training.fields import check_held_out, data_name
-from strop.training.loaders import compiled_teacher, to_device
-from strop.training.recorded import Recorded, materialise
+from strop.training.run_data import check_held_out, data_name
 from strop.training.views import NUMBERS, random_views
 from student import Student, Target, coarser, distortion, grouped, term_names, terms
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from strop.analysis.evaluate import (
-    Job,
+    EvaluationJob,
     Result,
     Split,
     choose_suites,
@@ -183,7 +183,7 @@ def evaluate_adapter(
             }
             header = make_header(name, model, split, options, options)
             jobs.append(
-                Job(
+                EvaluationJob(
                     folder=Path(out) / split.folder,
                     name=name,
                     header={**header, "identities": identities},

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from strop.analysis.lpips import _CONVOLUTIONS, LPIPS
 from strop.analysis.pixels import ssim_of_mean
 from strop.errors import FormatError
-from strop.training.decoder import ssim
+from strop.training.decoder_training import ssim
 
 
 def pictures(seed, count=3, size=64):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strop import metrics
 from strop.analysis.agreement import agree
-from strop.analysis.rate import best_residual, compare_lengths, curves_of, search_residual
+from strop.analysis.length_choice import best_residual, compare_lengths, curves_of, search_residual
 from strop.analysis.subject import encode_fields
 
 curves = st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=4).map(

@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from strop.analysis.evaluate import Split, make_header
+from strop.analysis.evaluation_report import compare, read_runs, write_report
 from strop.analysis.findings import Findings, Table, write_findings
 from strop.analysis.page import (
     Heading,
@@ -23,7 +24,6 @@ from strop.analysis.page import (
     to_latex,
     to_markdown,
 )
-from strop.analysis.report import compare, read_runs, write_report
 from strop.cli import app
 from strop.config import to_dict
 from strop.device import describe_machine

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from adapters import ADAPTERS, evaluate_adapter, flextok, one_d_piece
+from strop.analysis.evaluation_report import compare, read_runs
 from strop.analysis.paper import OTHERS
 from strop.analysis.probes.protocol import PAPER
-from strop.analysis.report import compare, read_runs
 from strop.errors import ConfigError, DataError, ModelError
 
 pytestmark = pytest.mark.slow

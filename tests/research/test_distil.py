@@ -31,7 +31,7 @@ from strop.errors import ConfigError, DataError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher
 from strop.progress import no_progress
 from strop.training.callbacks import read_metrics
-from strop.training.checkpoint import (
+from strop.training.run_checkpoint import (
     checkpoint_paths,
     read_checkpoint,
     write_checkpoint,

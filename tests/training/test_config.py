@@ -7,8 +7,8 @@ import pytest
 from strop.config import to_dict
 from strop.curriculum import scaled
 from strop.errors import ConfigError
-from strop.training.config import TrainingConfig, learning_rate
 from strop.training.preset import load_preset, parse_assignments, preset_names
+from strop.training.training_config import TrainingConfig, learning_rate
 
 PAPER = TrainingConfig()
 

@@ -12,7 +12,7 @@ from strop.errors import DataError, TrainingError
 from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer
-from strop.training.decoder import ABOUT_WIDTHS, ssim, train_decoder
+from strop.training.decoder_training import ABOUT_WIDTHS, ssim, train_decoder
 
 WIDTHS = (16, 16, 8, 8)
 

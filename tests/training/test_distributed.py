@@ -18,9 +18,9 @@ from tiny_training import tiny_centred_config, tiny_fields, tiny_preset
 
 from strop.errors import ConfigError
 from strop.training import distributed
-from strop.training.checkpoint import checkpoint_paths, read_checkpoint
 from strop.training.distributed import Workers
 from strop.training.loop import _device, train
+from strop.training.run_checkpoint import checkpoint_paths, read_checkpoint
 
 HERE = Path(__file__).parent
 

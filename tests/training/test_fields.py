@@ -23,14 +23,14 @@ from strop.errors import FormatError, TeacherError, TrainingError
 from strop.identity import of_dataset
 from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig, load_teacher
-from strop.training import field_cache, fields
-from strop.training.config import TrainingConfig
+from strop.training import field_cache, run_data
 from strop.training.distributed import Workers
 from strop.training.draws import Order, versions
 from strop.training.field_cache import FieldInfo, open_fields, versions_of, write_fields
-from strop.training.fields import cache_fields, compute_fields, open_data
 from strop.training.loaders import CachedFieldLoader, OnlineFieldLoader, online_field, split
 from strop.training.loop import train
+from strop.training.run_data import cache_fields, compute_fields, open_data
+from strop.training.training_config import TrainingConfig
 from strop.training.views import NUMBERS, draw_versions, view_images
 
 CPU = torch.device("cpu")
@@ -342,7 +342,7 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
     preset = tiny_preset(model=picture_config(), steps=2, batch=4, held_out=1)
     result = train(preset, f"folder:{folder}", cache=path)
     assert result.tokenizer.known_teacher_digest == open_fields(path).info.teacher_digest != ""
-    loaded = fields.load_teacher
+    loaded = run_data.load_teacher
 
     def other(name):
         teacher = loaded(name)
@@ -351,7 +351,7 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
         return teacher
 
     with monkeypatch.context() as changed:
-        changed.setattr(fields, "load_teacher", other)
+        changed.setattr(run_data, "load_teacher", other)
         with pytest.raises(TrainingError, match="weights of random:tiny have changed"):
             train(preset, f"folder:{folder}", cache=path)
 
@@ -359,7 +359,7 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
         raise TeacherError("The weights are gated.", "Accept the licence.")
 
     with monkeypatch.context() as changed:  # a cache is of use where the weights are not
-        changed.setattr(fields, "load_teacher", absent)
+        changed.setattr(run_data, "load_teacher", absent)
         assert train(preset, f"folder:{folder}", cache=path).finished
     (folder / "03.png").write_bytes((folder / "04.png").read_bytes())
     with pytest.raises(TrainingError, match=r"files of folder:.* have changed"):

@@ -27,9 +27,9 @@ from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.training import loop
 from strop.training.callbacks import Callback, ProgressBar, TensorBoard, read_metrics
-from strop.training.checkpoint import checkpoint_paths
 from strop.training.forward import METRICS
 from strop.training.loop import codebook_health, summary, train, warm_start
+from strop.training.run_checkpoint import checkpoint_paths
 from strop.training.validation import correlation, validate
 
 

@@ -20,10 +20,10 @@ from tiny_training import tiny_config, tiny_fields, tiny_preset
 from strop.errors import ConfigError, FormatError, TrainingError
 from strop.model.checkpoint import load
 from strop.model.teacher import TeacherConfig
-from strop.training import checkpoint as checkpoints
+from strop.training import run_checkpoint as checkpoints
 from strop.training.callbacks import Callback, read_metrics
-from strop.training.checkpoint import checkpoint_paths, latest_checkpoint, read_checkpoint
 from strop.training.loop import train
+from strop.training.run_checkpoint import checkpoint_paths, latest_checkpoint, read_checkpoint
 
 HERE = Path(__file__).parent
 

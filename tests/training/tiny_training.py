@@ -13,8 +13,8 @@ from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.objective import ObjectiveConfig
-from strop.training.config import TrainingConfig
 from strop.training.preset import Preset
+from strop.training.training_config import TrainingConfig
 
 GRID, WIDTH, K = 2, 12, 10
 

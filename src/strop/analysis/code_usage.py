@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from strop.analysis.dictionary import Entry, dictionary_page, strengths, strip
+from strop.analysis.dictionary import CodeEntry, dictionary_page, strengths, strip
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.regions import (
@@ -157,7 +157,7 @@ def associated_pairs(together: Counts, images: int) -> list[dict[str, Any]]:
 
 def describe(
     usage: Counts, places: Counts, by_class: Array | None, classes: tuple[str, ...]
-) -> list[Entry]:
+) -> list[CodeEntry]:
     """An entry for every code in use, the most used first."""
     spread = entropy(places)
     mean = places @ np.arange(places.shape[1]) / np.maximum(usage, 1)
@@ -166,7 +166,7 @@ def describe(
         row = by_class[code] if by_class is not None else np.zeros(0)
         known = row.sum() > 0
         entries.append(
-            Entry(
+            CodeEntry(
                 code=code,
                 count=int(usage[code]),
                 position=float(mean[code]),
@@ -202,7 +202,7 @@ def permute_codes(program: Program, random: np.random.Generator) -> Program:
     )
 
 
-def _tables(numbers: dict[str, Any], entries: list[Entry]) -> list[Table]:
+def _tables(numbers: dict[str, Any], entries: list[CodeEntry]) -> list[Table]:
     labels = {
         "position": "mutual information of code and position, nats",
         "purity": "purity of codes by class",
@@ -226,7 +226,9 @@ def _tables(numbers: dict[str, Any], entries: list[Entry]) -> list[Table]:
     ]
 
 
-def draw_dictionary(subject: Subject, maps: Tensor, entries: list[Entry], examples: int) -> Figure:
+def draw_dictionary(
+    subject: Subject, maps: Tensor, entries: list[CodeEntry], examples: int
+) -> Figure:
     """The most used codes with the images they explain most."""
     shown = entries[:_PICTURED]
     lines = -(-len(shown) // 2)

@@ -23,7 +23,7 @@ _CUT = 3  # locations along a side of the patch that is shown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CodeEntry:
     """A code: how often it is used, at which positions, and for which class."""
 
     code: int
@@ -36,7 +36,7 @@ class Entry:
 
 
 def dictionary_page(
-    subject: Subject, maps: Tensor, entries: Sequence[Entry], examples: int
+    subject: Subject, maps: Tensor, entries: Sequence[CodeEntry], examples: int
 ) -> dict[str, str | bytes]:
     """Files by path: `dictionary/index.html` and a strip of pictures for each code.
 
@@ -113,7 +113,7 @@ def _pixels(image: Tensor) -> NDArray[np.uint8]:
     return small[0].clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
 
-def _row(entry: Entry, name: str) -> str:
+def _row(entry: CodeEntry, name: str) -> str:
     meaning = ""
     if entry.best_class is not None:
         meaning = f"{html.escape(entry.best_class)}<br>purity {entry.purity:.2f}"

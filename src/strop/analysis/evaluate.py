@@ -59,7 +59,7 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job:
+class EvaluationJob:
     """One result to compute: where it is stored, what identifies it, and how to compute it."""
 
     folder: Path
@@ -125,7 +125,7 @@ def evaluate(
         Subject, tokenizer=tokenizer, batch=batch, workers=workers, progress=progress
     )
 
-    def jobs_of(split: Split) -> Iterable[Job]:
+    def jobs_of(split: Split) -> Iterable[EvaluationJob]:
         folder = Path(out) / split.folder
         subject = subject_of(dataset=split.dataset, data=split.data, folder=folder)
         if split.train is not None and split.train_dataset is not None:
@@ -142,7 +142,7 @@ def evaluate(
                     note(f"{each} is left out. {error}")
                 continue
             header = make_header(each, model, split, settings, to_dict(options))
-            yield Job(
+            yield EvaluationJob(
                 folder=subject.folder,
                 name=each,
                 header={**header, "identities": identities(subject, analysis)},
@@ -155,7 +155,9 @@ def evaluate(
         return run_jobs(jobs, before=lambda: tokenizer.teacher)
 
 
-def run_jobs(jobs: list[Job], before: Callable[[], object] = lambda: None) -> list[Result]:
+def run_jobs(
+    jobs: list[EvaluationJob], before: Callable[[], object] = lambda: None
+) -> list[Result]:
     """Compute and store the results that do not exist yet; return all. `jobs` is emptied.
 
     A result of another model is refused before any work, and `before` runs first.

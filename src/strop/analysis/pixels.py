@@ -17,7 +17,7 @@ from strop.analysis.subject import Subject
 from strop.errors import ModelError
 from strop.figures import new_figure, show_image
 from strop.statistics import bootstrap
-from strop.training.decoder import ssim
+from strop.training.decoder_training import ssim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

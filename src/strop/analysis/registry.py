@@ -18,7 +18,9 @@ class Entry(NamedTuple):
 EVALUATIONS = {
     "alignment": Entry("strop.analysis.alignment", "fields, codebook, lengths, bits, baselines"),
     "pixels": Entry("strop.analysis.pixels", "the decoder's previews against the images"),
-    "rate": Entry("strop.analysis.rate", "quality at every length, and the choice of lengths"),
+    "rate": Entry(
+        "strop.analysis.length_choice", "quality at every length, and the choice of lengths"
+    ),
     "segmentation": Entry("strop.analysis.probes.segmentation", "linear probes of classes"),
     "multilabel": Entry("strop.analysis.probes.multilabel", "linear probes of labels"),
     "depth": Entry("strop.analysis.probes.depth", "linear probes of depth"),

@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 
 from strop.analysis.evaluate import choose_suites, evaluate, open_splits
+from strop.analysis.evaluation_report import write_report
 from strop.analysis.metric_info import METRICS
 from strop.analysis.registry import EVALUATIONS
-from strop.analysis.report import write_report
 from strop.cli.console import (
     DATA,
     DATA_HELP,

@@ -36,15 +36,15 @@ from strop.files import exclusive
 from strop.model.checkpoint import list_models, load
 from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import ProgressBar, TensorBoard
-from strop.training.decoder import train_decoder as fit_decoder
+from strop.training.decoder_training import train_decoder as fit_decoder
 from strop.training.distributed import this_process
-from strop.training.fields import cache_fields
 from strop.training.fitted_targets import CurriculumConfig, Per
 from strop.training.lengths import FittedOracle
 from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training
 from strop.training.plan import describe, measure
 from strop.training.preset import Preset, load_preset, parse_assignments
+from strop.training.run_data import cache_fields
 from strop.training.sweep import sweep as run_sweep
 
 Back = Annotated[Path | None, typer.Option(*OUT, help="Output folder. Default: the model's own.")]

@@ -36,7 +36,7 @@ Members = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ShardEntry:
     """The members of one record, and the number of its shard."""
 
     shard: int
@@ -129,7 +129,7 @@ class ShardDataset:
         self._files: OrderedDict[int, int] = OrderedDict()  # most recently used last
         # A shard does not name its classes, so every id is allowed in a mask.
         self._table = identity_table(VOID + 1)
-        self._entries: list[Entry] = []
+        self._entries: list[ShardEntry] = []
         problems = []
         for number, path in enumerate(paths):
             try:
@@ -141,7 +141,7 @@ class ShardDataset:
             if problem is not None:
                 problems.append(problem)
             self._entries += [
-                Entry(number, key, members) for key, members in groups if _image_of(members)
+                ShardEntry(number, key, members) for key, members in groups if _image_of(members)
             ]
         self.problems = tuple(problems)
         if not self._entries:
@@ -204,10 +204,10 @@ class ShardDataset:
         """Any column may be asked for. Its values are text."""
         return _AnyColumn()
 
-    def _name(self, entry: Entry) -> str:
+    def _name(self, entry: ShardEntry) -> str:
         return f"{Path(self._paths[entry.shard]).stem}/{entry.key}"
 
-    def _raw(self, entry: Entry, columns: Sequence[str]) -> Raw:
+    def _raw(self, entry: ShardEntry, columns: Sequence[str]) -> Raw:
         def content(extension: str) -> bytes:
             name = f"{self._paths[entry.shard]}/{entry.key}.{extension}"
             return self._read(entry.shard, *entry.members[extension], name)

@@ -21,8 +21,8 @@ from strop.model.tokenizer import Tokenizer
 from strop.objective import ObjectiveConfig
 from strop.training import distributed, draws
 from strop.training.averaging import averaging_share
-from strop.training.config import TrainingConfig, learning_rate
 from strop.training.preset import Preset
+from strop.training.training_config import TrainingConfig, learning_rate
 
 TERMS = ("latent", "commitment", "diversity", "length", "extra")
 """The terms of the loss, in the order of `Outcome.terms`."""

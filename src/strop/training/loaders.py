@@ -19,9 +19,9 @@ from strop.data.record import Dataset
 from strop.errors import TrainingError
 from strop.images import Fit
 from strop.model.teacher import Teacher
-from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
 from strop.training.draws import Order, generator, versions
+from strop.training.training_config import TrainingConfig
 from strop.training.views import draw_versions, version_images
 
 Loaded = tuple[Tensor, ...]

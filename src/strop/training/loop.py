@@ -36,7 +36,12 @@ from strop.training.callbacks import (
     TrainingRun,
     read_metrics,
 )
-from strop.training.checkpoint import (
+from strop.training.decoder_training import ABOUT_WIDTHS
+from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
+from strop.training.loaders import to_device
+from strop.training.plots import plot_run
+from strop.training.preset import Preset, load_preset, preset_from_dict
+from strop.training.run_checkpoint import (
     Checkpoint,
     check_same,
     checkpoint_paths,
@@ -44,12 +49,7 @@ from strop.training.checkpoint import (
     restore,
     save_checkpoint,
 )
-from strop.training.decoder import ABOUT_WIDTHS
-from strop.training.fields import RunData, open_data
-from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
-from strop.training.loaders import to_device
-from strop.training.plots import plot_run
-from strop.training.preset import Preset, load_preset, preset_from_dict
+from strop.training.run_data import RunData, open_data
 from strop.training.step import MOST_SPOILT, Stepper
 from strop.training.validation import validate
 

@@ -13,7 +13,7 @@ from strop.curriculum import CurriculumConfig
 from strop.errors import ConfigError, did_you_mean
 from strop.model.tokenizer import TokenizerConfig
 from strop.objective import ObjectiveConfig
-from strop.training.config import TrainingConfig
+from strop.training.training_config import TrainingConfig
 
 FOLDER = Path(__file__).parents[1] / "presets"
 

@@ -17,12 +17,12 @@ from strop.data.spec import open_dataset
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, read_json, write_json
 from strop.training import distributed
-from strop.training.checkpoint import check_same
-from strop.training.fields import data_name
 from strop.training.loaders import split
 from strop.training.loop import MAY_CHANGE, settings_of, train
 from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
+from strop.training.run_checkpoint import check_same
+from strop.training.run_data import data_name
 
 
 def sweep(

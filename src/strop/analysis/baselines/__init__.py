@@ -14,6 +14,6 @@ random      an untrained tokenizer of the same shape with a codebook of tokens o
 """
 
 from strop.analysis.baselines.code import Code
-from strop.analysis.baselines.fit import fit_baselines
+from strop.analysis.baselines.equal_bits import fit_baselines
 
 __all__ = ["Code", "fit_baselines"]

@@ -21,7 +21,6 @@ from strop.files import PathLike
 from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training import distributed
-from strop.training.config import TrainingConfig
 from strop.training.distributed import Workers
 from strop.training.draws import uniform
 from strop.training.field_cache import (
@@ -40,6 +39,7 @@ from strop.training.loaders import (
     split,
 )
 from strop.training.preset import Preset
+from strop.training.training_config import TrainingConfig
 from strop.training.views import NUMBERS, view_images
 
 
