@@ -9,10 +9,9 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -24,13 +23,12 @@ from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit
 from strop.pool import Pool, default_context
+from strop.prefetch import map_ahead
 from strop.random import mix
 
 _CHUNK = 16  # records in one task: large enough to hide the pipe, small enough to split a batch
 _PREFETCH = 2  # batches
 MAX_SIZE = 8192  # pixels along a side of a batch
-
-T = TypeVar("T")
 
 
 def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
@@ -233,7 +231,7 @@ class Loader:
             batch = self.dataset.batch(step.indices.tolist())  # type: ignore[attr-defined]
             return step, batch.pin_memory() if self._pin else batch
 
-        yield from _ahead(make, steps, _PREFETCH) if self._workers else map(make, steps)
+        yield from map_ahead(make, steps, _PREFETCH) if self._workers else map(make, steps)
 
     def _read(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
         """Load the steps of a dataset of single records, which workers decode in chunks."""
@@ -411,22 +409,6 @@ class _Draft:
         if filled < count and fixed:
             batch = batch.take([row % filled for row in range(count)])
         return batch.pin_memory() if self._pin else batch
-
-
-def _ahead(make: Callable[[_Step], T], steps: Iterator[_Step], count: int) -> Iterator[T]:
-    """`map(make, steps)` with `count` results computed in advance in a thread."""
-    with ThreadPoolExecutor(1, thread_name_prefix="strop-load") as thread:
-        waiting: deque[Future[T]] = deque()
-        try:
-            for step in steps:
-                waiting.append(thread.submit(make, step))
-                if len(waiting) > count:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def record_batches(

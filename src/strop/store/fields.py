@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from strop.device import check_device
 from strop.errors import StoreError
 from strop.model.tokenizer import Tokenizer
+from strop.prefetch import map_ahead
 from strop.store.schema import read_programs
 
 if TYPE_CHECKING:
@@ -91,7 +90,8 @@ class Fields(IterableDataset[Batch]):
         self._done, self._resume = self._resume, 0
         rest = rows[self._done * self.batch :]
         size = max(READ // self.batch, 1) * self.batch
-        for table in self._read_ahead([rest[i : i + size] for i in range(0, len(rest), size)]):
+        parts = (rest[i : i + size] for i in range(0, len(rest), size))
+        for table in map_ahead(self._read, parts, self.workers, threads=self.workers):
             for start in range(0, len(table), self.batch):
                 self._done += 1
                 yield self._interpret(table.slice(start, self.batch))
@@ -115,20 +115,6 @@ class Fields(IterableDataset[Batch]):
 
     def _read(self, rows: Sequence[int] | np.ndarray) -> pa.Table:
         return self.store.read(rows, columns=["key", "codes", "length", *self.store.kept])
-
-    def _read_ahead(self, parts: Sequence[Any]) -> Iterator[pa.Table]:
-        with ThreadPoolExecutor(self.workers) as pool:
-            waiting: deque[Future[pa.Table]] = deque()
-            try:
-                for rows in parts:
-                    waiting.append(pool.submit(self._read, rows))
-                    if len(waiting) > self.workers:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
 
     def _interpret(self, table: pa.Table) -> Batch:
         program = read_programs(table, self.store.info, self.store.path)

@@ -6,10 +6,9 @@ the step.
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,13 +18,13 @@ from strop.data.record import Dataset
 from strop.errors import TrainingError
 from strop.images import Fit
 from strop.model.teacher import Teacher
+from strop.prefetch import map_ahead
 from strop.training.distributed import Workers
 from strop.training.draws import Order, generator, versions
 from strop.training.training_config import TrainingConfig
 from strop.training.views import draw_versions, version_images
 
 Loaded = tuple[Tensor, ...]
-Read = TypeVar("Read")
 
 AHEAD = 3
 """Number of batches that are read in advance."""
@@ -93,7 +92,10 @@ class CachedFieldLoader:
                 yield (self.fields[self.rows(step)],)
                 step += 1
         # The thread does no device work, which could interfere with the recording of a CUDA graph.
-        for fields in ahead(lambda step: self.fields[self.rows(step)].pin_memory(), step):
+        read = map_ahead(
+            lambda step: self.fields[self.rows(step)].pin_memory(), itertools.count(step), AHEAD
+        )
+        for fields in read:
             yield (fields.to(self.device, non_blocking=True),)
 
     def field_of(self, loaded: Loaded) -> Tensor:
@@ -197,18 +199,3 @@ def to_device(value: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return value.to(device)
     return value.pin_memory().to(device, non_blocking=True)
-
-
-def ahead(load: Callable[[int], Read], step: int) -> Iterator[Read]:
-    """`load(step)`, `load(step + 1)`, ..., with `AHEAD` of them computed in advance in a thread."""
-    with ThreadPoolExecutor(1, thread_name_prefix="strop-fields") as thread:
-        waiting = deque(thread.submit(load, step + n) for n in range(AHEAD))
-        step += AHEAD
-        try:
-            while True:
-                yield waiting.popleft().result()
-                waiting.append(thread.submit(load, step))
-                step += 1
-        finally:
-            for future in waiting:
-                future.cancel()
