@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from strop.analysis.counterfactual import erasure
 from strop.data import ScenesDataset
-from strop.errors import DataError
+from strop.errors import DataError, StoreError
 from strop.figures import (
     MUTED,
     PALETTE,
@@ -29,6 +30,11 @@ from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.scenes import object_counts
+from strop.store.encode import encode_corpus
+from strop.store.extras import require
+from strop.store.pictures import write_sheet
+from strop.store.search import Results
+from strop.store.store import open_store
 
 OBJECT_COUNTS = (3, 5, 8, 10)
 """The demo shows the first scene of `SEED` with each of these numbers of objects."""
@@ -40,7 +46,10 @@ PHOTOS = {
     "the leaves beside it": ("flower.jpg", 214, 0, 426),
 }
 """Squares of scikit-learn's sample images: file, side, top and left in pixels."""
+STORE_SQUARES, STORE_SIDES = 3, (427, 214)
+"""The store has this many squares along each side of the photographs, of two sizes."""
 MAPS = 4
+SHEET = "search.html"
 PREDICTED, FULL = "predicted lengths", "all codes"
 
 
@@ -96,8 +105,38 @@ def run_demo(
     model = load("photos", device=device)
     images = sample_photos(model.config.image_size)
     results.append(evaluate("photos", model, images, list(PHOTOS), folder))
+    say("A store of more squares of them, and a search in it ...")
+    try:
+        search_store(model, folder)
+    except StoreError as error:
+        say(f"No store: {error}")
     write_page(results, folder)
     return results
+
+
+def search_store(tokenizer: Tokenizer, folder: Path) -> Results:
+    """Encode squares of the photographs into `photos.lance` and search it for the leaves.
+
+    Writes a contact sheet, `search.html`. `StoreError` if the packages of stores are missing.
+    """
+    require("lance")
+    squares = folder / "squares"
+    for name, square in sample_squares(tokenizer.config.image_size).items():
+        save_image(squares / f"{name}.png", square)
+    encode_corpus(
+        str(squares),
+        folder / "photos.lance",
+        model="photos",
+        tokenizer=tokenizer,
+        workers=0,
+        overwrite=True,
+    )
+    store = open_store(folder / "photos.lance", model=tokenizer)
+    query = folder / f"photos-{len(PHOTOS) - 1}.png"
+    found = store.search(query, k=12)
+    title = f"{list(PHOTOS)[-1]}, and what is most like it in {len(store)} squares"
+    write_sheet(store, found, folder / SHEET, title=title, query=query)
+    return found
 
 
 def render_scenes(size: int) -> tuple[Tensor, Tensor]:
@@ -111,13 +150,28 @@ def render_scenes(size: int) -> tuple[Tensor, Tensor]:
 
 def sample_photos(size: int) -> Tensor:
     """`PHOTOS` as images (n, 3, size, size) uint8."""
+    return torch.stack([_square(*place, size) for place in PHOTOS.values()])
+
+
+def sample_squares(size: int) -> dict[str, Tensor]:
+    """Squares at regular places of both photographs, by name: (3, size, size) uint8 each."""
+    height, width = 427, 640
+    squares = {}
+    for file in dict.fromkeys(file for file, *_ in PHOTOS.values()):
+        for side in STORE_SIDES:
+            tops = torch.linspace(0, height - side, STORE_SQUARES).int().unique().tolist()
+            lefts = torch.linspace(0, width - side, STORE_SQUARES).int().unique().tolist()
+            for top, left in itertools.product(tops, lefts):
+                name = f"{Path(file).stem}-{side}-{top}-{left}"
+                squares[name] = _square(file, side, top, left, size)
+    return squares
+
+
+def _square(file: str, side: int, top: int, left: int, size: int) -> Tensor:
     from sklearn.datasets import load_sample_image
 
-    squares = []
-    for file, side, top, left in PHOTOS.values():
-        photo = torch.tensor(load_sample_image(file)).permute(2, 0, 1)
-        squares.append(fit_square(photo[:, top : top + side, left : left + side], size))
-    return torch.stack(squares)
+    photo = torch.tensor(load_sample_image(file)).permute(2, 0, 1)
+    return fit_square(photo[:, top : top + side, left : left + side], size)
 
 
 def evaluate(
@@ -216,6 +270,8 @@ def draw_r2(result: DemoResult, path: PathLike) -> None:
 def write_page(results: Sequence[DemoResult], folder: Path) -> None:
     """Write `index.html`: all results on one page without external resources."""
     sections = "".join(map(_section, results))
+    if (folder / SHEET).is_file():
+        sections += _STORE
     write_text(
         folder / "index.html",
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>strop</title>'
@@ -260,6 +316,11 @@ _ABOUT = {
     "The photographs are scikit-learn's china.jpg and flower.jpg, by danielbuechele and vultilion "
     "on Flickr, CC BY 2.0, cropped.",
 }
+_STORE = (
+    f"<h2>A store</h2><p>More squares of both photographs are in the store <code>photos.lance"
+    f'</code>. <a href="{SHEET}">Those most like the leaves</a> were found by comparing the fields '
+    "of their programs.</p>"
+)
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
     "color:#1c1c1c;background:#fff}h1,h2{font-weight:600}h2{margin-top:3rem}img{max-width:100%}"

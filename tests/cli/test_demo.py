@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 import strop
 from strop import demo
 from strop.cli import app, console
+from strop.errors import StoreError
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +61,42 @@ def test_the_page_has_no_external_resources(demo_run: tuple[Path, Result]) -> No
     assert "http" not in page
 
 
+def test_the_store_holds_photographs_and_a_search_finds_leaves(
+    demo_run: tuple[Path, Result],
+) -> None:
+    folder, _ = demo_run
+    store = strop.open_store(folder / "photos.lance")
+    assert len(store) == len(list((folder / "squares").iterdir())) > 10
+    assert 'href="search.html"' in (folder / "index.html").read_text(encoding="utf-8")
+    query = folder / f"photos-{len(demo.PHOTOS) - 1}.png"
+    near = store.search(query, k=1).hits[0]
+    assert near.score > 0.5
+    assert near.key in (folder / "search.html").read_text(encoding="utf-8")
+
+
+def test_without_the_extra_the_demo_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "lance", None)
+    with pytest.raises(StoreError, match=r"pip install 'strop\[store\]'"):
+        demo.search_store(strop.load("photos", device="cpu"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_suggested_commands_work(demo_run: tuple[Path, Result]) -> None:
     _, done = demo_run
     tips = [
         shlex.split(line, comments=True)
         for line in re.findall(r"^  \S*strop (.*)", done.stdout, re.M)
     ]
-    assert [tip[0] for tip in tips] == ["encode", "inspect", "study", "eval"]
-    encoded = CliRunner().invoke(app, tips[0])
-    assert encoded.exit_code == 0, encoded.output
+    assert [tip[0] for tip in tips] == ["encode", "search", "inspect", "study", "eval"]
+    for tip in tips[:2]:
+        tried = CliRunner().invoke(app, tip)
+        assert tried.exit_code == 0, tried.output
     for command, *arguments in tips:
         assert CliRunner().invoke(app, [command, *arguments, "--help"]).exit_code == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tip", [2, 3])
+@pytest.mark.parametrize("tip", [3, 4])
 def test_suggested_long_commands_work(tip: int, demo_run: tuple[Path, Result]) -> None:
     _, done = demo_run
     line = re.findall(r"^  \S*strop (.*)", done.stdout, re.M)[tip]

@@ -21,6 +21,8 @@ COMMANDS = {
     "interpret": ("strop.cli.codes", "interpret", "Turn programs into the teacher's patch field."),
     "decode": ("strop.cli.codes", "decode", "Turn programs into preview images, one PNG each."),
     "store": ("strop.cli.store", "app", "Describe, check and export stores of programs."),
+    "index": ("strop.cli.search", "index", "Index a store, so that it can be searched."),
+    "search": ("strop.cli.search", "search", "Find similar images in a store."),
     "train": ("strop.cli.train", "train", "Train a tokenizer."),
     "train-decoder": ("strop.cli.train", "train_decoder", "Train the pixel decoder of a model."),
     "train-lengths": ("strop.cli.train", "train_lengths", "Fit the length head of a model again."),

@@ -19,6 +19,7 @@ from strop.device import choose_device
 
 NEXT = {
     "encode {folder}/photos-0.png": "or your.jpg",
+    "search {folder}/photos.lance {folder}/photos-0.png": "similar images in a store",
     "inspect": "view and edit programs in the browser",
     'study scenes complexity --data "scenes:?n=40" --out {folder}/study': "lengths and content",
     'eval scenes --suite rate --data "scenes:?n=40" --out {folder}/eval': "quality at each length",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strop.errors import FormatError, StoreError, StropError
 from strop.files import PathLike
@@ -21,8 +22,11 @@ from strop.store.schema import CHECK, COLUMNS, DAMAGED, damaged_rows, read_info,
 if TYPE_CHECKING:
     import lance
     import torch
+    from torch import Tensor
 
+    from strop.images import ImageLike
     from strop.store.fields import Fields
+    from strop.store.search import Box, Results, Searchable
 
 REJECTS = "rejects"
 """The folder of a store with the table of images that could not be read."""
@@ -57,6 +61,8 @@ class Store:
     info     the model that wrote the programs, N, K, and the rule of lengths
     dataset  the `lance.LanceDataset`; its rows are in the order in which they were written
 
+    index    what a search uses, opened by the first one
+
     Each fragment of the table is verified when it is first read.
     """
 
@@ -73,6 +79,7 @@ class Store:
         self.info = read_info(self.dataset.schema, path)
         self._model: Tokenizer | None = None
         self._verified: set[int] = set()
+        self.index: Searchable | None = None
         self._measure()
         if model is not None:
             self.model = model
@@ -109,6 +116,7 @@ class Store:
     def refresh(self) -> None:
         """Show the rows that were written since the store was opened."""
         self.dataset = open_table(self.path, self.storage_options)
+        self.index = None
         self._measure()
 
     @property
@@ -175,7 +183,7 @@ class Store:
                 )
         if rows is None:
             self._verify(range(len(self._starts) - 1))
-            with _reading(self.path):
+            with reading(self.path):
                 return self.dataset.to_table(columns=names)
         wanted = np.asarray(rows, dtype=np.int64)
         count = len(self)
@@ -186,7 +194,7 @@ class Store:
             )
         wanted = wanted % max(count, 1)
         self._verify(np.unique(np.searchsorted(self._starts, wanted, side="right") - 1))
-        with _reading(self.path):
+        with reading(self.path):
             return self.dataset.take(wanted.tolist(), columns=names)
 
     def batches(
@@ -199,7 +207,7 @@ class Store:
         def read() -> Iterator[pa.RecordBatch]:
             for number, fragment in enumerate(self.dataset.get_fragments()):
                 self._verify([number])
-                with _reading(self.path):
+                with reading(self.path):
                     yield from fragment.to_batches(columns=names, batch_size=batch)
 
         return pa.RecordBatchReader.from_batches(schema, read())
@@ -241,6 +249,51 @@ class Store:
             drop_last=drop_last,
             workers=workers,
         )
+
+    def search(
+        self,
+        query: ImageLike | Program | None = None,
+        *,
+        k: int = 20,
+        region: Box | None = None,
+        like: str | None = None,
+        without: Sequence[int] = (),
+        codes: str | None = None,
+    ) -> Results:
+        """The `k` images that are most similar to a query.
+
+        query    an image or a program
+        region   of the image, (x, y, width, height) in its pixels: find images with a similar part
+        like     the key of a row, in place of a query
+        without  positions of tokens that are erased from the program of the query
+        codes    only programs that have some codes and lack others, such as "17 and not 903"; it
+                 may be given alone
+        """
+        from strop.store.search import search
+
+        return search(self, query, k=k, region=region, like=like, without=without, codes=codes)
+
+    def row_of(self, key: str) -> int:
+        """The row of a key."""
+        start = 0
+        for batch in self.batches(["key"]):
+            place = pc.index(batch["key"], key).as_py()
+            if place >= 0:
+                return start + place
+            start += len(batch)
+        raise StoreError(
+            f"The store {self.path} has no key {key!r}.",
+            "`store.keys` and `strop store export` list its keys.",
+        )
+
+    def picture(self, row: int, size: int = 128) -> Tensor:
+        """The image of a row as a small square (3, size, size) uint8.
+
+        If its file is not on this machine, it is the preview that the model decodes.
+        """
+        from strop.store.pictures import picture
+
+        return picture(self, row, size)
 
     def sql(self, query: str) -> pa.Table:
         """The answer of DuckDB to a query of the tables `programs` and `rejects`.
@@ -297,7 +350,7 @@ def open_table(path: str, storage_options: dict[str, str] | None = None) -> lanc
     """The Lance dataset at `path`; `StoreError` if there is none."""
     lance = require("lance")
     try:
-        with _reading(path):
+        with reading(path):
             return lance.dataset(path, storage_options=storage_options)
     except FormatError as error:
         if isinstance(error.__cause__, ValueError) and "not found" in str(error.__cause__).lower():
@@ -322,7 +375,7 @@ def damage(fragment: Any) -> str | None:
     """What is wrong with the rows of a fragment, with the name of its file, or None."""
     files = ", ".join(str(file.path) for file in fragment.metadata.files)
     try:
-        with _reading(files):
+        with reading(files):
             rows = damaged_rows(fragment.to_table())
     except FormatError as error:
         return error.problem
@@ -332,7 +385,7 @@ def damage(fragment: Any) -> str | None:
 
 
 @contextmanager
-def _reading(source: str) -> Iterator[None]:
+def reading(source: str, remedy: str = DAMAGED) -> Iterator[None]:
     """Convert the exceptions of Lance to `FormatError`."""
     try:
         yield
@@ -341,7 +394,7 @@ def _reading(source: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
     except BaseException as error:  # on damaged files Lance also panics, which is no Exception
-        raise FormatError(f"{source} cannot be read ({error}).", DAMAGED) from error
+        raise FormatError(f"{source} cannot be read ({error}).", remedy) from error
 
 
 def below(path: str, name: str) -> str:

@@ -1,0 +1,728 @@
+"""Corpora: engines, stores, search, and what other codes of fields take. See docs/corpus.md.
+
+    python benchmarks/corpus.py engines --images FOLDER     # a folder of 2,000 JPEGs
+
+Each measurement writes `results/corpus/NAME.json`. Photographs come from `STROP_SHARED`. Timings on
+a CPU are only meaningful as ratios within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import strop
+from common import device, save, side_by_side
+from strop.data import open_dataset
+from strop.device import choose_device
+from strop.files import read_json
+from strop.images import fit_square
+from strop.model.length_rule import LengthRule
+from strop.program import Program
+from strop.store.corpus import Corpus
+from strop.store.descriptor import Descriptor, pool
+from strop.store.encode import encode_corpus
+from strop.store.encoder import Encoder
+from strop.store.engines import cores
+from strop.store.index import Index, build_index, create_table
+from strop.store.report import summary
+from strop.store.schema import code_lists
+from strop.store.search import CANDIDATES, compare_regions
+from strop.store.writer import Writer
+
+SHARED = Path(os.environ.get("STROP_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+COCO = SHARED / "coco-shards"
+HELD_OUT = [COCO / f"coco2017-256-{name}.tar" for name in ("val-000", "train-004")]
+"""3,072 photographs that the bundled model was not trained on."""
+
+Arguments = argparse.Namespace
+
+
+# Engines.
+
+
+def engines(arguments: Arguments) -> None:
+    """Images per second of each engine beside decoding alone and the bare encode loop."""
+    folder, count = arguments.images, arguments.count
+    tokenizer = strop.load(arguments.model, device="cpu")
+    rates: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in arguments.only:
+            if name == "decode":
+                rates[name] = _decode_rate(tokenizer, folder, count)
+            elif name == "loop":
+                rates[name] = _loop_rate(tokenizer, folder, count)
+            else:
+                rates[name] = _engine_rate(name, tokenizer, arguments, Path(scratch))
+            print(f"{name}: {rates[name]:.1f} images/s", flush=True)
+    path = f"corpus/engines-{'-'.join(arguments.only)}"
+    save(path, {"images": count, "workers": cores(), "rates": rates})
+
+
+def _decode_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
+    """Reading and resizing by as many processes as there are cores."""
+    corpus, encoder = _reader(tokenizer, folder)
+    parts = [range(start, count, cores()) for start in range(cores())]
+    start = time.perf_counter()
+    children = []
+    for part in parts:
+        child = os.fork()
+        if child == 0:
+            for index in part:
+                encoder.read(corpus.items([index]))
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    return count / (time.perf_counter() - start)
+
+
+def _loop_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
+    """`tokenizer.encode` on images that are decoded already, in one process with all cores."""
+    corpus, encoder = _reader(tokenizer, folder)
+    squares = torch.from_numpy(encoder.read(corpus.items(range(count))).images)
+    tokenizer.encode(squares[:8])
+    torch.set_num_threads(cores())
+    start = time.perf_counter()
+    tokenizer.encode(squares)
+    seconds = time.perf_counter() - start
+    torch.set_num_threads(1)
+    return count / seconds
+
+
+def _reader(tokenizer: strop.Tokenizer, folder: str) -> tuple[Corpus, Encoder]:
+    config = tokenizer.config
+    return Corpus([folder]), Encoder(config.image_size, config.fit, {}, {})
+
+
+def _engine_rate(
+    engine: str, tokenizer: strop.Tokenizer, arguments: Arguments, scratch: Path
+) -> float:
+    """From the first slice to the last, so that processes have started."""
+    marks: list[tuple[float, int]] = []
+    encode_corpus(
+        arguments.images,
+        scratch / f"{engine}.lance",
+        model=arguments.model,
+        tokenizer=tokenizer,
+        engine=engine,
+        slice_size=arguments.slice,
+        progress=lambda task, done, total: marks.append((time.perf_counter(), done)),
+    )
+    (first, before), (last, after) = marks[0], marks[-1]
+    return (after - before) / (last - first)
+
+
+# The store.
+
+
+def reading(arguments: Arguments) -> None:
+    """Bytes per image, rows per second, and fields per second beside the teacher."""
+    tokenizer = strop.load(arguments.model, device="cpu")
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"programs": arguments.count}
+    with tempfile.TemporaryDirectory() as scratch:
+        real = _held_out_store(Path(scratch), arguments.model, tokenizer, limit=256)
+        path = Path(scratch) / "synthetic.lance"
+        write_synthetic(path, real, arguments.count)
+        store = strop.open_store(path, model=tokenizer)
+        found["bytes_per_image"] = summary(store)["bytes_per_image"]
+        nameless = Path(scratch) / "nameless.lance"
+        write_synthetic(nameless, real, arguments.count, keys=False)
+        found["bytes_per_image_without_keys"] = summary(strop.open_store(nameless))[
+            "bytes_per_image"
+        ]
+        found["parquet_bytes_per_image"] = _parquet_bytes(store, Path(scratch)) / len(store)
+        store.read([0])  # the first read of a fragment verifies it
+        start = time.perf_counter()
+        rows = sum(len(batch) for batch in store.batches(["codes", "length"]))
+        found["rows_per_second"] = rows / (time.perf_counter() - start)
+        picks = np.random.default_rng(0).integers(0, len(store), (20, 1024))
+        start = time.perf_counter()
+        for pick in picks:
+            store.read(pick, columns=["codes", "length"])
+        found["random_rows_per_second"] = picks.size / (time.perf_counter() - start)
+        fields = real.fields(batch=32, workers=1)
+        images = torch.randint(0, 256, (32, 3, *[tokenizer.config.image_size] * 2)).byte()
+        times = side_by_side(
+            {
+                "store": lambda: list(islice(fields, 2)),
+                "teacher": lambda: tokenizer.field(images),
+            },
+            repeat=5,
+        )
+        ratio = (min(times["teacher"]) / 32) / (min(times["store"]) / 64)
+        found["fields_per_second_over_teacher"] = ratio
+    save("corpus/reading", found)
+
+
+def interpreting(arguments: Arguments) -> None:
+    """Fields per second, from a Parquet file of programs to fields on the device.
+
+    For machines without Lance: `strop store export` writes the file.
+    """
+    where = device()
+    tokenizer = strop.load(arguments.model, device=where)
+    start = time.perf_counter()
+    file = pq.ParquetFile(arguments.programs)
+    fields, batch = 0, arguments.batch
+    warm = Program.load(arguments.programs)[:batch]
+    tokenizer.interpret(warm, batch=batch)
+    _synchronize(where)
+    start = time.perf_counter()
+    for rows in file.iter_batches(batch_size=batch, columns=["codes", "length"]):
+        lengths = torch.from_numpy(rows["length"].to_numpy().astype(np.int64))
+        codes = torch.zeros(len(rows), tokenizer.config.max_length, dtype=torch.int64)
+        active = torch.arange(codes.shape[1]) < lengths[:, None]
+        codes[active] = torch.from_numpy(rows["codes"].flatten().to_numpy().astype(np.int64))
+        program = Program(
+            codes=codes,
+            lengths=lengths,
+            codebook_size=tokenizer.config.quantizer.codes,
+            check=False,
+        )
+        fields += len(tokenizer.interpret(program, batch=batch))
+    _synchronize(where)
+    rate = fields / (time.perf_counter() - start)
+    print(f"{rate:,.0f} fields/s")
+    save(f"corpus/interpreting-{where.type}", {"fields": fields, "fields_per_second": rate})
+
+
+def _synchronize(where: torch.device) -> None:
+    if where.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def write_synthetic(
+    path: Path, real: strop.store.store.Store, count: int, *, keys: bool = True
+) -> None:
+    """A store of programs with the lengths of real ones, and their codes at each position."""
+    info, table = real.info, real.to_arrow()
+    program = real[:]
+    draws = np.random.default_rng(0)
+    writer = Writer(str(path), info)
+    codes, lengths = program.codes.numpy(), program.lengths.numpy()
+    for start in range(0, count, 1 << 16):
+        size = min(1 << 16, count - start)
+        length = draws.choice(lengths, size)
+        drawn = np.empty((size, info.capacity), dtype=np.int64)
+        for position in range(info.capacity):
+            seen = codes[lengths > position, position]
+            seen = seen if len(seen) else codes[:, 0]
+            drawn[:, position] = draws.choice(seen, size)
+        made = Program(
+            codes=torch.from_numpy(drawn),
+            lengths=torch.from_numpy(length),
+            codebook_size=info.codebook_size,
+            check=False,
+        )
+        names = [f"photo {number:09d}.jpg" for number in range(start, start + size)]
+        if not keys:  # as short as keys can be that are all different
+            names = [np.base_repr(number, 36) for number in range(start, start + size)]
+        rows = {
+            "key": names,
+            "codes": code_lists(made),
+            "length": pa.array(length, pa.uint16()),
+            "quality": pa.nulls(size, pa.float32()),
+            "width": pa.array(draws.choice([640, 480, 427], size), pa.int32()),
+            "height": pa.array(draws.choice([640, 480, 427], size), pa.int32()),
+            "source": [table["source"][0].as_py()] * size,
+        }
+        writer.append(pa.table(rows), f"{start}")
+
+
+def _parquet_bytes(store: strop.store.store.Store, scratch: Path) -> int:
+    path = scratch / "codes.parquet"
+    pq.write_table(store.to_arrow(["codes", "length"]), path, compression="zstd")
+    return path.stat().st_size
+
+
+def memory(arguments: Arguments) -> None:
+    """Peak memory of the driver for stores of growing size: tiny JPEGs and a tiny model."""
+    rows = []
+    for count in arguments.counts:
+        with tempfile.TemporaryDirectory() as scratch:
+            done = subprocess.run(
+                [sys.executable, __file__, "memory-of-one", "--counts", str(count)],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, "TMPDIR": scratch},
+            )
+        rows.append({"images": count, "peak_mib": float(done.stdout)})
+        print(rows[-1], flush=True)
+    save("corpus/memory", {"rows": rows})
+
+
+def memory_of_one(arguments: Arguments) -> None:
+    """Encode `counts` images and print the peak memory of this process in MiB."""
+    (count,) = arguments.counts
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "images"
+        write_tiny_jpegs(folder, count)
+        model = write_tiny_model(Path(scratch) / "model")
+        encode_corpus(str(folder), f"{scratch}/out.lance", model=model, workers=cores())
+        assert len(strop.open_store(f"{scratch}/out.lance")) == count
+    peak = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line
+    )
+    print(int(peak.split()[1]) / 1024)
+
+
+def write_tiny_jpegs(folder: Path, count: int) -> None:
+    """JPEGs of 32 x 32 pixels: hard links to a hundred."""
+    from strop.images import save_image
+
+    folder.mkdir(parents=True)
+    for number in range(count):
+        path = folder / f"{number:07d}.jpg"
+        if number < 100:
+            save_image(path, torch.rand(3, 32, 32))
+        else:
+            path.hardlink_to(folder / f"{number % 100:07d}.jpg")
+
+
+def write_tiny_model(folder: Path) -> str:
+    """A model with random weights that encodes images of 32 x 32 pixels quickly."""
+    from dataclasses import replace
+
+    from strop.training.preset import load_preset
+
+    config = load_preset("strop-xs").model
+    small = {"width": 32, "depth": 1, "heads": 2, "feedforward": 32}
+    config = replace(
+        config,
+        teacher=replace(config.teacher, name="random:tiny", width=192),
+        image_size=32,
+        generator=replace(config.generator, **small),
+        interpreter=replace(config.interpreter, **small),
+        decoder=None,
+    )
+    torch.manual_seed(0)
+    strop.Tokenizer(config).save_pretrained(folder)
+    return str(folder)
+
+
+# Search.
+
+
+def latency(arguments: Arguments) -> None:
+    """Search in stores of growing size, of synthetic programs.
+
+    Their vectors are those of real photographs with noise, of which the latency does not depend
+    much; interpreting so many programs needs a GPU.
+    """
+    tokenizer = strop.load(arguments.model, device="cpu")
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        real = _held_out_store(Path(scratch), arguments.model, tokenizer, limit=512)
+        build_index(real)
+        known = Index(real).vectors(np.arange(len(real)))
+        for count in arguments.counts:
+            path = Path(scratch) / f"{count}.lance"
+            write_synthetic(path, real, count)
+            store = strop.open_store(path, model=tokenizer)
+            seconds = write_synthetic_index(store, Index(real), known)
+            rows.append({"programs": count, "index_seconds": seconds, **_latency(store, real)})
+            print(rows[-1], flush=True)
+    save("corpus/latency", {"rows": rows})
+
+
+def write_synthetic_index(store: strop.store.store.Store, like: Index, known: Tensor) -> float:
+    """Index a store with noisy copies of known vectors; the seconds of building the index."""
+    generator = torch.Generator().manual_seed(0)
+    index = create_table(store, like.descriptor)
+    for start in range(0, len(store), 1 << 16):
+        rows = range(start, min(start + (1 << 16), len(store)))
+        picked = known[torch.randint(len(known), (len(rows),), generator=generator)]
+        noise = torch.randn(picked.shape, generator=generator) / math.sqrt(picked.shape[1])
+        index.append(rows, F.normalize(picked + noise, dim=-1).half())
+    begun = time.perf_counter()
+    index.build()
+    return time.perf_counter() - begun
+
+
+def _latency(store: strop.store.store.Store, real: strop.store.store.Store) -> dict[str, Any]:
+    index = Index(store)
+    queries = index.descriptor(real.model.interpret(real[:50]))
+    store.search(real[0:1], k=10)
+    nearest, recall = [], []
+    every = index.vectors(np.arange(len(store)))
+    for query in queries:
+        start = time.perf_counter()
+        rows, _ = index.nearest(query, 10)
+        nearest.append(time.perf_counter() - start)
+        exact = (every @ query).topk(10).indices.numpy()
+        recall.append(len(set(rows.tolist()) & set(exact.tolist())) / 10)
+    whole, regions = [], []
+    for row in range(8):
+        start = time.perf_counter()
+        store.search(real[row : row + 1], k=20)
+        whole.append(time.perf_counter() - start)
+    tokens = int(real[0:1].codes[0, 0])
+    start = time.perf_counter()
+    store.search(codes=f"{tokens} and not 3")
+    return {
+        "nearest_ms": 1000 * statistics.median(nearest),
+        "search_ms": 1000 * statistics.median(whole),
+        "codes_ms": 1000 * (time.perf_counter() - start),
+        "recall_at_10": statistics.mean(recall),
+        **({"region_ms": regions} if regions else {}),
+    }
+
+
+def likeness(arguments: Arguments) -> None:
+    """Overlap of the ten nearest photographs with those by the teacher's own fields."""
+    tokenizer = strop.load(arguments.model, device=choose_device(None))
+    found: dict[str, Any] = {"images": 0, "overlap_at_10": {}}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, rule in (("own", LengthRule()), ("all", LengthRule(length="max"))):
+            store = _held_out_store(Path(scratch), arguments.model, tokenizer, rule=rule, name=name)
+            build_index(store)
+            index = Index(store)
+            rows = np.arange(len(store))
+            near = _top10(index.vectors(rows))
+            if name == "own":
+                teacher = _held_out_pooled(tokenizer)
+                exact = {
+                    "mean": _top10(F.normalize(teacher.chunk(2, 1)[0], dim=1)),
+                    "centred mean": _top10(F.normalize(_centred(teacher.chunk(2, 1)[0]), dim=1)),
+                    "mean and deviation": _top10(Descriptor.fit(teacher, 384).vectors(teacher)),
+                }
+            found["images"] = len(store)
+            found["overlap_at_10"][name] = {
+                kind: _overlap(near, other) for kind, other in exact.items()
+            }
+            found[f"mean_length_{name}"] = store[:].lengths.float().mean().item()
+        found["recall_at_10"] = _recall_of_index(store, index)
+    print(found)
+    save("corpus/likeness", found)
+
+
+def _top10(vectors: Tensor) -> Tensor:
+    scores = vectors @ vectors.T
+    return scores.fill_diagonal_(-math.inf).topk(10).indices
+
+
+def _overlap(found: Tensor, exact: Tensor) -> float:
+    return (found[:, :, None] == exact[:, None, :]).any(dim=-1).float().mean().item()
+
+
+def _centred(values: Tensor) -> Tensor:
+    return values - values.mean(dim=0)
+
+
+def _recall_of_index(store: strop.store.store.Store, index: Index) -> float:
+    """Recall of the approximate index on real photographs, which are too few to need one."""
+    from strop.store import index as module
+
+    least, module.LEAST_ROWS = module.LEAST_ROWS, 1000
+    try:
+        build_index(store, rebuild=True)
+    finally:
+        module.LEAST_ROWS = least
+    index = Index(store)
+    vectors = index.vectors(np.arange(len(store)))
+    hits = [
+        set(index.nearest(query, 10)[0].tolist()) & set((vectors @ query).topk(10).indices.tolist())
+        for query in vectors[::6]
+    ]
+    return statistics.mean(len(each) / 10 for each in hits)
+
+
+def _held_out_pooled(tokenizer: strop.Tokenizer) -> Tensor:
+    """Means and deviations of the teacher's own fields, in the order of the store."""
+    corpus = Corpus([str(path) for path in HELD_OUT])
+    encoder = Encoder(tokenizer.config.image_size, tokenizer.config.fit, {}, {})
+    parts = []
+    for start in range(0, len(corpus), 32):
+        read = encoder.read(corpus.items(range(start, min(start + 32, len(corpus)))))
+        parts.append(pool(tokenizer.field(torch.from_numpy(read.images))).cpu())
+    return torch.cat(parts)
+
+
+def _held_out_store(
+    scratch: Path,
+    model: str,
+    tokenizer: strop.Tokenizer,
+    *,
+    rule: LengthRule | None = None,
+    limit: int = 0,
+    name: str = "held-out",
+) -> strop.store.store.Store:
+    data = [str(path) for path in HELD_OUT]
+    if limit:
+        data = [f"shards:{HELD_OUT[0]}?limit={limit}"]
+    path = scratch / f"{name}.lance"
+    encode_corpus(data, path, model=model, tokenizer=tokenizer, rule=rule)
+    return strop.open_store(path, model=tokenizer)
+
+
+def regions(arguments: Arguments) -> None:
+    """Mean average precision of regions of the same class on VOC val.
+
+    A query is the box around a class in an image, an image is right if it has the class. The
+    teacher's own patches are compared in the same way, with all images as candidates.
+    """
+    tokenizer = strop.load(arguments.model, device=choose_device(None))
+    spec = f"voc:{SHARED / 'voc2012'}?split={arguments.split}"
+    data = open_dataset(spec)
+    records = [data[index] for index in range(len(data))]
+    images = torch.stack([fit_square(r.image, tokenizer.config.image_size) for r in records])
+    masks = [_patch_classes(record.semantic, tokenizer.config.grid) for record in records]
+    teacher = torch.cat([tokenizer.field(part) for part in images.split(32)])
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "voc.lance"
+        encode_corpus(spec, path, model=arguments.model, tokenizer=tokenizer)
+        store = strop.open_store(path, model=tokenizer)
+        build_index(store)
+        assert store.keys == [record.name for record in records]
+        own = _RegionSearch(store)
+        scores = {name: [] for name in ("store", "store, all candidates", "teacher")}
+        for row, classes in enumerate(masks):
+            for window, kind in classes:
+                right = np.array([any(k == kind for _, k in each) for each in masks])
+                right[row] = False
+                if not right.any():
+                    continue
+                ranks = {
+                    "store": own.order(row, window, CANDIDATES),
+                    "store, all candidates": own.order(row, window, len(store)),
+                    "teacher": own.order(row, window, len(store), teacher),
+                }
+                for name, order in ranks.items():
+                    scores[name].append(_average_precision(right[order[order != row]]))
+    found = {name: statistics.mean(each) for name, each in scores.items()}
+    found["relative"] = found["store"] / found["teacher"]
+    print(found)
+    save("corpus/regions", {"images": len(records), "queries": len(scores["store"]), **found})
+
+
+class _RegionSearch:
+    """Orders the images of a store by a region, as `search` does; or with other fields."""
+
+    def __init__(self, store: strop.store.store.Store) -> None:
+        self.store, self.index = store, Index(store)
+        self.fields = store.model.interpret(store[:])
+        self.vectors = self.index.descriptor(self.fields)
+
+    def order(
+        self, row: int, window: Any, candidates: int, fields: Tensor | None = None
+    ) -> np.ndarray:
+        """All rows, the nearest first."""
+        from strop.store.search import _inside
+
+        used = self.fields if fields is None else fields
+        descriptor = self.index.descriptor if fields is None else Descriptor.fit(pool(fields))
+        region = _inside(used[row : row + 1], window)
+        vectors = self.vectors if fields is None else descriptor(fields)
+        first = (vectors @ descriptor(region)[0]).argsort(descending=True).numpy()
+        chosen, rest = first[:candidates], first[candidates:]
+        if fields is None:
+            scores, _ = compare_regions(self.store, descriptor, region, window, chosen)
+        else:
+            cosines = descriptor.patches(fields[chosen]) @ descriptor.patches(region)[0].T
+            scores = cosines.amax(dim=1).mean(dim=1).numpy()
+        return np.concatenate([chosen[np.argsort(-scores, kind="stable")], rest])
+
+
+def _patch_classes(mask: Tensor | None, grid: int) -> list[tuple[tuple[int, ...], int]]:
+    """The window of patches around each class that takes 1 % of the image or more."""
+    assert mask is not None
+    height, width = mask.shape
+    found = []
+    for kind in mask.unique().tolist():
+        share = (mask == kind).float().mean().item()
+        if kind in (0, 255) or share < 0.01:
+            continue
+        rows, columns = (mask == kind).nonzero(as_tuple=True)
+        sides = []
+        for places, size in ((rows, height), (columns, width)):
+            first = min(round(places.min().item() / size * grid), grid - 1)
+            last = max(round((places.max().item() + 1) / size * grid), first + 1)
+            sides += [first, min(last, grid)]
+        found.append((tuple(sides), kind))
+    return found
+
+
+def _average_precision(right: np.ndarray) -> float:
+    precision = right.cumsum() / np.arange(1, len(right) + 1)
+    return float((precision * right).sum() / right.sum())
+
+
+# Bytes at equal quality.
+
+
+def rate(arguments: Arguments) -> None:
+    """Bytes an image of other codes of the fields, at the R² centred that programs reach."""
+    import faiss
+
+    from strop.analysis.baselines.kmeans import to_blocks
+
+    tokenizer = strop.load(arguments.model, device=choose_device(None))
+    fitted = _fields_of([COCO / f"coco2017-256-train-00{n}.tar" for n in range(4)], tokenizer)
+    held, program = _fields_and_programs(HELD_OUT[0], tokenizer)
+    mean = fitted.float().mean(dim=0)
+    goal = _centred_r2(tokenizer.interpret(program).cpu(), held)
+    own = program.lengths.float().mean().item() * math.log2(program.codebook_size) / 8
+    found: dict[str, Any] = {"images": len(held), "fitted": len(fitted), "r2_centred": goal}
+    found["program_bytes"] = own
+    curves = {"pca": _pca_curve(fitted, held)}
+    around = (fitted - mean.half()).float()
+    for side, name, quantizer in (
+        *((side, f"rq {side} x {side}", "rq") for side in (1, 2, 4)),
+        *((side, f"opq {side} x {side}", "opq") for side in (1, 2, 4)),
+    ):
+        blocks = to_blocks(around[:: max(1, len(around) * (16 // side) ** 2 // 60_000)], side)
+        curves[name] = _faiss_curve(faiss, quantizer, blocks, held - mean, side)
+        print(name, curves[name], flush=True)
+    found["curves"] = curves
+    found["bytes_at_equal_r2"] = {name: _bytes_at(curve, goal) for name, curve in curves.items()}
+    reached = [value for value in found["bytes_at_equal_r2"].values() if value is not None]
+    found["relative_to_best"] = own / min(reached)
+    print(found)
+    save("corpus/rate", found)
+
+
+def _fields_of(paths: list[Path], tokenizer: strop.Tokenizer) -> Tensor:
+    corpus = Corpus([str(path) for path in paths])
+    encoder = Encoder(tokenizer.config.image_size, tokenizer.config.fit, {}, {})
+    parts = []
+    for start in range(0, len(corpus), 32):
+        read = encoder.read(corpus.items(range(start, min(start + 32, len(corpus)))))
+        parts.append(tokenizer.field(torch.from_numpy(read.images)).half().cpu())
+    return torch.cat(parts)
+
+
+def _fields_and_programs(path: Path, tokenizer: strop.Tokenizer) -> tuple[Tensor, Program]:
+    fields = _fields_of([path], tokenizer).float()
+    return fields, tokenizer.to_program(tokenizer.analyse_field(fields))
+
+
+def _centred_r2(made: Tensor, true: Tensor) -> float:
+    from strop.metrics import r2_centred
+
+    return r2_centred(made, true).item()
+
+
+def _pca_curve(fitted: Tensor, held: Tensor) -> list[list[float]]:
+    """[bytes, R²] of quantized PCA of whole fields; the better of joint and separable PCA."""
+    from strop.analysis.baselines.pca import pca
+
+    mean = fitted.float().mean(dim=0)
+    around = (fitted - mean.half()).float()
+    curve = []
+    for size in (48, 64, 80, 96, 112):
+        codes = pca(around[256:], around[:256], 8 * size)
+        made = [_centred_r2(code.interpret(held - mean) + mean, held) for code in codes]
+        curve.append([size, max(made)])
+        print("pca", curve[-1], flush=True)
+    return curve
+
+
+def _faiss_curve(
+    faiss: Any, kind: str, blocks: Tensor, held: Tensor, side: int
+) -> list[list[float]]:
+    """[bytes, R²] of a quantizer of blocks of `side` x `side` patches, in 192 dimensions."""
+    from strop.analysis.baselines.kmeans import from_blocks, to_blocks
+
+    count, width = (16 // side) ** 2, min(192, blocks.shape[1])
+    basis = torch.svd_lowrank(blocks[:20_000], width)[2]
+    train = (blocks @ basis).numpy()
+    tested = to_blocks(held, side) @ basis
+    curve = []
+    for parts in (1, 2, 3, 4, 6, 8, 12, 16):
+        if parts * count > 1024 or (parts * count < 48):
+            continue
+        if kind == "rq":
+            quantizer = faiss.ResidualQuantizer(width, parts, 8)
+            quantizer.train_type = faiss.ResidualQuantizer.Train_progressive_dim
+            quantizer.max_beam_size = 4
+            quantizer.train(train)
+            made = quantizer.decode(quantizer.compute_codes(tested.numpy()))
+        else:
+            if width % parts:
+                continue
+            rotation = faiss.OPQMatrix(width, parts)
+            rotation.niter = 10
+            rotation.train(train)
+            product = faiss.ProductQuantizer(width, parts, 8)
+            product.train(rotation.apply(train))
+            codes = product.compute_codes(rotation.apply(tested.numpy()))
+            made = rotation.reverse_transform(product.decode(codes))
+        back = from_blocks(torch.from_numpy(made) @ basis.T, side, held)
+        curve.append([parts * count, _centred_r2(back, held)])
+    return curve
+
+
+def _bytes_at(curve: list[list[float]], goal: float) -> float | None:
+    """Bytes at which a curve reaches an R², interpolated in the logarithm of bytes."""
+    for (low, before), (high, after) in pairwise(curve):
+        if before <= goal <= after:
+            share = (goal - before) / (after - before)
+            return float(math.exp(math.log(low) + share * math.log(high / low)))
+    return float(curve[0][0]) if curve and curve[0][1] >= goal else None
+
+
+# A head from the store.
+
+
+def head(arguments: Arguments) -> None:
+    """What `examples/probe_from_store.py` prints for VOC."""
+    script = Path(__file__).parents[1] / "examples" / "probe_from_store.py"
+    options = ["--voc", str(SHARED / "voc2012"), "--json", str(arguments.out)]
+    subprocess.run([sys.executable, script, *options], check=True)
+    save("corpus/head", {"rows": read_json(arguments.out, "probe", 1)["rows"]})
+
+
+MEASUREMENTS: dict[str, Callable[[Arguments], None]] = {
+    "engines": engines,
+    "reading": reading,
+    "interpreting": interpreting,
+    "memory": memory,
+    "memory-of-one": memory_of_one,
+    "latency": latency,
+    "likeness": likeness,
+    "regions": regions,
+    "rate": rate,
+    "head": head,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=MEASUREMENTS)
+    parser.add_argument("--model", default="photos")
+    parser.add_argument("--images", help="engines: a folder of JPEGs")
+    parser.add_argument("--only", nargs="+", default=["decode", "loop", "local", "ray"])
+    parser.add_argument("--slice", type=int, default=128, help="engines: images in a slice")
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--counts", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--programs", help="interpreting: a Parquet file")
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--split", default="val", help="regions: of VOC")
+    parser.add_argument("--out", type=Path, default=Path("head.json"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    MEASUREMENTS[arguments.name](arguments)
+
+
+if __name__ == "__main__":
+    main()

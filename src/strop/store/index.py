@@ -1,0 +1,244 @@
+"""The index of a store: a vector for each program, and the approximate index of Lance over them.
+
+It is a table in the folder `INDEX` of the store, one row an image, and follows from the programs:
+it can be built again at any time. Rows are added in the order of the store, so an index that was
+interrupted, or whose store has grown, goes on with the rows that it lacks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from strop.errors import FormatError, StoreError
+from strop.files import check_format, exclusive, format_tag
+from strop.prefetch import map_ahead
+from strop.progress import Progress, no_progress
+from strop.store.descriptor import Descriptor, pool
+from strop.store.extras import require
+from strop.store.schema import CHECK, DATA_STORAGE_VERSION, read_programs
+from strop.store.store import Store, below, open_table, reading
+
+INDEX = "index"
+"""The folder of a store with its index."""
+
+FORMAT = 1
+METADATA = b"strop-index"
+SAMPLE = 4096
+"""Images on which the descriptor is fitted."""
+
+LEAST_ROWS = 20_000
+"""Fewer vectors are compared one by one: that is exact, and fast enough."""
+
+PARTS, REFINE = 40, 20
+"""Parts of the index that a search looks into, and vectors compared exactly for each result."""
+
+_REMEDY = "Build it again: strop index STORE."
+_WRITE = 8192  # rows that are written together: what is lost at most when a process is killed
+_BATCH = 64  # programs that are interpreted together
+_READERS = timedelta(hours=1)  # how long others may read the index as it was
+
+
+class Index:
+    """Vectors of the programs of a store.
+
+    descriptor  makes the vector of a field
+    rows        how many rows of the store have one: the first
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._path = below(store.path, INDEX)
+        self._table = open_table(self._path, store.storage_options)
+        self.descriptor = _read_descriptor(self._table.schema, self._path)
+        self.rows: int = self._table.count_rows()
+
+    def is_current(self) -> bool:
+        """Whether the vectors are those of the programs that the store holds now."""
+        if self.rows > len(self._store):
+            return False
+        for batch in self._batches([CHECK]):
+            first = batch["row"].to_numpy()
+            rows = self._store.dataset.take(first.tolist(), columns=[CHECK])
+            if not np.array_equal(rows[CHECK].to_numpy(), batch[CHECK].to_numpy()):
+                return False
+        return True
+
+    def nearest(self, vector: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows (k,) whose vectors are nearest to a vector (D,), and the cosines (k,)."""
+        query = {
+            "column": "vector",
+            "q": vector.cpu().numpy().astype(np.float16),
+            "k": min(k, self.rows),
+            "nprobes": PARTS,
+            "refine_factor": REFINE,
+        }
+        with reading(self._path, _REMEDY):
+            found = self._table.to_table(columns=["row", CHECK, "_distance"], nearest=query)
+        rows = found["row"].to_numpy().astype(np.int64)
+        self._confirm(rows, found[CHECK].to_numpy())
+        return rows, 1 - found["_distance"].to_numpy() / 2
+
+    def vectors(self, rows: np.ndarray) -> Tensor:
+        """The vectors (n, D) of rows of the store."""
+        with reading(self._path, _REMEDY):
+            table = self._table.take(rows.tolist(), columns=["vector", CHECK])
+        self._confirm(rows, table[CHECK].to_numpy())
+        return _vectors(table["vector"])
+
+    def add(self, progress: Progress = no_progress) -> int:
+        """Add the vectors of the rows that the index lacks. Returns how many those were."""
+        before, count = self.rows, len(self._store)
+        parts = (range(start, min(start + _WRITE, count)) for start in range(before, count, _WRITE))
+        # Fields are interpreted in this thread, while another one reads.
+        for rows, table in map_ahead(self._programs, parts, 1):
+            vectors = []
+            for fields in fields_of(self._store, table):
+                vectors.append(self.descriptor(fields).half().cpu())
+                progress("indexing", rows[0] + sum(map(len, vectors)), count)
+            self.append(rows, torch.cat(vectors))
+        self.build()
+        return self.rows - before
+
+    def _programs(self, rows: range) -> tuple[range, pa.Table]:
+        return rows, self._store.read(rows, columns=["codes", "length"])
+
+    def append(self, rows: range, vectors: Tensor) -> None:
+        """Add the vectors (n, D) float16 of the next rows."""
+        schema = self._table.schema
+        flat = pa.array(vectors.numpy().ravel(), pa.float16())
+        columns = {
+            "row": pa.array(rows, pa.uint64()),
+            CHECK: _checks(self._store, np.asarray(rows)),
+            "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
+        }
+        table = pa.table(columns).cast(schema)
+        lance = require("lance")
+        self._table = lance.write_dataset(
+            table, self._path, mode="append", storage_options=self._store.storage_options
+        )
+        self.rows += len(rows)
+
+    def build(self) -> None:
+        """Build or extend the approximate index over the vectors, if there are enough."""
+        if self.rows >= LEAST_ROWS:
+            if len(self._table.get_fragments()) > 1 + self.rows // (1 << 20):
+                self._table.optimize.compact_files()
+            if self._table.list_indices():
+                self._table.optimize.optimize_indices()
+            else:
+                self._table.create_index(
+                    "vector",
+                    index_type="IVF_PQ",
+                    metric="L2",
+                    num_partitions=max(1, round(self.rows**0.5 / 2)),
+                    num_sub_vectors=self.descriptor.directions.shape[1] // 4,
+                )
+        self._table = open_table(self._path, self._store.storage_options)
+        self._table.cleanup_old_versions(older_than=_READERS)
+
+    def _batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        with reading(self._path, _REMEDY):
+            yield from self._table.to_batches(columns=["row", *columns])
+
+    def _confirm(self, rows: np.ndarray, checks: np.ndarray) -> None:
+        """Refuse vectors of programs that are no longer in the store."""
+        inside = (rows < len(self._store)).all()
+        if not inside or not np.array_equal(_checks(self._store, rows).to_numpy(), checks):
+            raise StoreError(
+                f"The index of {self._store.path} is of other programs than the store holds now.",
+                f"Build it again: strop index {self._store.path}",
+            )
+
+
+def find_index(store: Store) -> Index | None:
+    """The index of a store, or None if it has none."""
+    try:
+        return Index(store)
+    except StoreError:
+        return None
+
+
+def build_index(store: Store, *, rebuild: bool = False, progress: Progress = no_progress) -> int:
+    """Index the programs of a store that are not indexed yet. Returns how many those were.
+
+    rebuild  fit the descriptor again and compute all vectors; needed when the store has grown to
+             other kinds of images than those that the index was first built with
+    """
+    if not len(store):
+        raise StoreError(f"The store {store.path} has no programs.", "Encode some images.")
+    path = below(store.path, INDEX)
+    with nullcontext() if "://" in path else exclusive(path):
+        index, mode = None, "overwrite"
+        with suppress(FormatError):  # a damaged index is built again
+            index = find_index(store)
+            mode = "create" if index is None else mode
+        if rebuild or index is None or not index.is_current():
+            index = create_table(store, fit_descriptor(store, progress), mode)
+        store.index = None  # the next search opens the new one
+        return index.add(progress)
+
+
+def fit_descriptor(store: Store, progress: Progress = no_progress) -> Descriptor:
+    """A descriptor for images like those of a store, from at most `SAMPLE` of them."""
+    rows = np.linspace(0, len(store) - 1, min(len(store), SAMPLE)).astype(np.int64)
+    table = store.read(np.unique(rows), columns=["codes", "length"])
+    pooled: list[Tensor] = []
+    for fields in fields_of(store, table):
+        pooled.append(pool(fields).cpu())
+        progress("fitting", sum(map(len, pooled)), len(table))
+    return Descriptor.fit(torch.cat(pooled)).to(store.model.device)
+
+
+def create_table(store: Store, descriptor: Descriptor, mode: str = "create") -> Index:
+    """An index without vectors, in place of one that is there if the mode is "overwrite"."""
+    values = {"format": format_tag("index", FORMAT), "descriptor": descriptor.to_json()}
+    vector = pa.list_(pa.float16(), descriptor.directions.shape[1])
+    schema = pa.schema(
+        {"row": pa.uint64(), CHECK: pa.uint32(), "vector": vector},
+        metadata={METADATA: json.dumps(values).encode()},
+    )
+    require("lance").write_dataset(
+        schema.empty_table(),
+        below(store.path, INDEX),
+        mode=mode,
+        storage_options=store.storage_options,
+        data_storage_version=DATA_STORAGE_VERSION,
+    )
+    return Index(store)
+
+
+def _read_descriptor(schema: pa.Schema, source: str) -> Descriptor:
+    try:
+        values = json.loads((schema.metadata or {}).get(METADATA, b"{}"))
+        check_format(values.get("format"), "index", FORMAT, source)
+        text = values["descriptor"]
+    except (ValueError, AttributeError, KeyError, RecursionError) as error:
+        raise FormatError(f"The index {source} is damaged ({error}).", _REMEDY) from error
+    return Descriptor.from_json(text, source)
+
+
+def fields_of(store: Store, table: pa.Table) -> Iterator[Tensor]:
+    """The fields of the programs in a table, `_BATCH` at a time."""
+    program = read_programs(table, store.info, store.path)
+    for start in range(0, len(program), _BATCH):
+        yield store.model.interpret(program[start : start + _BATCH])
+
+
+def _checks(store: Store, rows: np.ndarray) -> Any:
+    with reading(store.path):
+        return store.dataset.take(rows.tolist(), columns=[CHECK])[CHECK]
+
+
+def _vectors(column: pa.ChunkedArray) -> Tensor:
+    joined = column.combine_chunks()
+    width = joined.type.list_size
+    return torch.from_numpy(joined.flatten().to_numpy().reshape(-1, width).astype(np.float32))

@@ -1,0 +1,318 @@
+"""Search a store: similar images, similar regions, programs with given codes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strop.errors import FormatError, StoreError
+from strop.images import ImageLike, content_box, source_box, to_tensor
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
+from strop.store.code_query import rows_with
+from strop.store.descriptor import Descriptor
+from strop.store.index import fields_of, find_index, fit_descriptor
+from strop.store.schema import DAMAGED
+
+if TYPE_CHECKING:
+    from strop.store.store import Store
+
+SMALL = 1024
+"""A store of so many programs is searched without an index: all of them are interpreted."""
+
+CANDIDATES = 200
+"""Images whose patches are compared with those of a region."""
+
+Box = tuple[float, float, float, float]
+"""x, y, width and height in pixels of an image."""
+
+Window = tuple[int, int, int, int]
+"""The first and last + 1 row, and the first and last + 1 column, of patches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """An image that was found.
+
+    row            in the store
+    score          cosine similarity to the query; None if only codes were asked for
+    region         of a search for a region: the part of this image that is most like it
+    """
+
+    row: int
+    key: str
+    source: str
+    length: int
+    width: int
+    height: int
+    score: float | None = None
+    region: Box | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What a search found.
+
+    hits       the nearest first; of a search for codes alone, in the order of the store
+    program    the program of the query after edits, a batch of one; None for codes alone
+    total      how many programs of the store have the codes, if codes were asked for
+    unindexed  how many programs were not searched, because the index does not have them yet
+    """
+
+    hits: list[Hit]
+    program: Program | None
+    total: int | None
+    unindexed: int
+
+
+def search(
+    store: Store,
+    query: ImageLike | Program | None = None,
+    *,
+    k: int = 20,
+    region: Box | None = None,
+    like: str | None = None,
+    without: Sequence[int] = (),
+    codes: str | None = None,
+) -> Results:
+    """See `Store.search`."""
+    if k < 1:
+        raise StoreError(f"k is {k}.", "Give 1 or more.")
+    if query is not None and like is not None:
+        raise StoreError("Both a query and a key are given.", "Give one of them.")
+    if region is not None and (query is None or isinstance(query, Program)):
+        raise StoreError("A region is given without an image.", "Give the image that it is of.")
+    rows = None if codes is None else rows_with(store, codes)
+    if query is None and like is None:
+        if rows is None:
+            raise StoreError("Nothing is searched for.", "Give an image, a key, or codes.")
+        if without:
+            raise StoreError("Tokens are erased of no program.", "Give an image or a key.")
+        hits = _hits(store, rows[:k], None)
+        return Results(hits=hits, program=None, total=len(rows), unindexed=0)
+    index = _index(store)
+    own = None if like is None else store.row_of(like)
+    if own is not None:
+        program = store.programs([own])
+    else:
+        program, size = _encoded(store, query)
+    for position in without:
+        program = _erased(program, position)
+    field = store.model.interpret(program)
+    window = None
+    if region is not None:
+        window = _window(region, size, store.model)
+        field = _inside(field, window)
+    descriptor = index.descriptor
+    vector = descriptor(field)[0]
+    wanted = k if window is None else max(k, CANDIDATES)
+    if rows is not None:
+        rows = rows[rows < index.rows]
+        found, scores = _nearest_of(index, vector, rows, wanted + 1)
+    else:
+        found, scores = index.nearest(vector, wanted + 1)
+    others = found != own if own is not None else np.ones(len(found), dtype=bool)
+    found, scores = found[others][:wanted], scores[others][:wanted]
+    boxes = None
+    if window is not None and len(found):
+        scores, windows = compare_regions(store, descriptor, field, window, found)
+        order = np.argsort(-scores, kind="stable")[:k]
+        found, scores, boxes = found[order], scores[order], [windows[i] for i in order]
+    return Results(
+        hits=_hits(store, found, scores, boxes),
+        program=program,
+        total=None if rows is None else len(rows),
+        unindexed=len(store) - index.rows,
+    )
+
+
+def compare_regions(
+    store: Store, descriptor: Descriptor, region: Tensor, window: Window, rows: np.ndarray
+) -> tuple[np.ndarray, list[Window]]:
+    """How much images have something like a region: scores (n,), and the most similar windows.
+
+    Each patch of the region, whose field is (1, s, d), is compared with its nearest patch in the
+    image; the score is their mean cosine. The window is that of the region's shape in which the
+    patches are nearest to some patch of the region.
+    """
+    grid = store.model.config.grid
+    shape = (window[1] - window[0], window[3] - window[2])
+    query = descriptor.patches(region)[0]
+    scores, windows = [], []
+    table = store.read(rows, columns=["codes", "length"])
+    for fields in fields_of(store, table):
+        cosines = descriptor.patches(fields) @ query.T  # (b, S, s)
+        scores.append(cosines.amax(dim=1).mean(dim=1))
+        near = cosines.amax(dim=2).view(-1, 1, grid, grid)
+        means = F.avg_pool2d(near, shape, stride=1)
+        best = means.flatten(1).argmax(dim=1).tolist()
+        across = means.shape[-1]
+        corners = [divmod(place, across) for place in best]
+        windows += [(top, top + shape[0], left, left + shape[1]) for top, left in corners]
+    return torch.cat(scores).cpu().numpy(), windows
+
+
+class Searchable(Protocol):
+    """What a search needs: `Index`, or the vectors of a small store in memory."""
+
+    descriptor: Descriptor
+    rows: int
+
+    def nearest(self, vector: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def vectors(self, rows: np.ndarray) -> Tensor: ...
+
+
+class _Memory:
+    """The vectors of a small store, computed when they are first needed."""
+
+    def __init__(self, store: Store) -> None:
+        self.descriptor = fit_descriptor(store)
+        self.rows = len(store)
+        table = store.read(columns=["codes", "length"])
+        self._vectors = torch.cat([self.descriptor(part) for part in fields_of(store, table)])
+
+    def nearest(self, vector: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """See `Index.nearest`."""
+        scores, rows = (self._vectors @ vector).topk(min(k, self.rows))
+        return rows.cpu().numpy(), scores.cpu().numpy()
+
+    def vectors(self, rows: np.ndarray) -> Tensor:
+        """See `Index.vectors`."""
+        return self._vectors[torch.as_tensor(rows, device=self._vectors.device)]
+
+
+def _index(store: Store) -> Searchable:
+    """The index of a store, or its vectors in memory if it is small."""
+    if store.index is None:
+        store.index = find_index(store)
+    if store.index is None:
+        if not len(store):
+            raise StoreError(f"The store {store.path} has no programs.", "Encode some images.")
+        if len(store) > SMALL:
+            raise StoreError(
+                f"The store {store.path} has {len(store):,} programs and no index.",
+                f"Build it: strop index {store.path}",
+            )
+        store.index = _Memory(store)
+    return store.index
+
+
+def _nearest_of(
+    index: Searchable, vector: Tensor, rows: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The `k` of `rows` whose vectors are nearest, and their cosines; all are compared."""
+    scores = [np.zeros(0, dtype=np.float32)]
+    for start in range(0, len(rows), 1 << 16):
+        vectors = index.vectors(rows[start : start + (1 << 16)])
+        scores.append((vectors.to(vector) @ vector).cpu().numpy())
+    joined = np.concatenate(scores)
+    best = np.argsort(-joined, kind="stable")[:k]
+    return rows[best], joined[best]
+
+
+def _encoded(store: Store, query: ImageLike | Program | None) -> tuple[Program, tuple[int, int]]:
+    """The program of a query, a batch of one, and the (width, height) of the image."""
+    if isinstance(query, Program):
+        program = query.as_batch()
+        if len(program) != 1:
+            raise StoreError(f"The query is {len(program)} programs.", "Give one.")
+        return program, (0, 0)
+    assert query is not None
+    image = to_tensor(query)
+    try:
+        options = json.loads(store.info.length_rule)
+        program = store.model.encode(image, **options)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(
+            f"The rule of lengths of the store {store.path} cannot be used ({error}).", DAMAGED
+        ) from error
+    return program.as_batch(), (image.shape[2], image.shape[1])
+
+
+def _erased(program: Program, position: int) -> Program:
+    length = int(program.lengths[0])
+    if not 0 <= position < length:
+        raise StoreError(
+            f"The program of the query has no token {position}.", f"It has 0 to {length - 1}."
+        )
+    return program.erase(position)
+
+
+def _window(region: Box, size: tuple[int, int], tokenizer: Tokenizer) -> Window:
+    """The patches whose centres are in a region of an image, or the one that is nearest."""
+    x, y, width, height = region
+    if not (
+        width > 0 and height > 0 and x < size[0] and y < size[1] and x + width > 0 < y + height
+    ):
+        raise StoreError(
+            f"The region {x:g},{y:g},{width:g},{height:g} is not within the image.",
+            f"Give x,y,width,height in pixels; the image has {size[0]} x {size[1]}.",
+        )
+    left, top, across, down = _placement(size, tokenizer)
+    grid = tokenizer.config.grid
+
+    def span(start: float, stop: float) -> tuple[int, int]:
+        first = min(max(math.ceil(start * grid - 0.5), 0), grid - 1)
+        return first, min(max(math.ceil(stop * grid - 0.5), first + 1), grid)
+
+    rows = span((y - top) / down, (y + height - top) / down)
+    return *rows, *span((x - left) / across, (x + width - left) / across)
+
+
+def _box(window: Window, size: tuple[int, int], tokenizer: Tokenizer) -> Box:
+    """Patches as a part of the image, in pixels."""
+    left, top, across, down = _placement(size, tokenizer)
+    grid = tokenizer.config.grid
+    first_row, last_row, first_column, last_column = window
+    x, right = (min(max(left + c * across / grid, 0), size[0]) for c in (first_column, last_column))
+    y, bottom = (min(max(top + r * down / grid, 0), size[1]) for r in (first_row, last_row))
+    return x, y, right - x, bottom - y
+
+
+def _placement(size: tuple[int, int], tokenizer: Tokenizer) -> Box:
+    """Where the square that the model sees lies in an image: left, top, width and height."""
+    config = tokenizer.config
+    left, top, right, bottom = source_box(*size, config.fit)
+    a, b, c, d = content_box(*size, config.image_size, config.fit)
+    across, down = (right - left) / (c - a), (bottom - top) / (d - b)
+    side = config.image_size
+    return left - a * across, top - b * down, side * across, side * down
+
+
+def _inside(field: Tensor, window: Window) -> Tensor:
+    """The patches of a window: (1, S, d) to (1, s, d)."""
+    grid = math.isqrt(field.shape[1])
+    top, bottom, left, right = window
+    return field.unflatten(1, (grid, grid))[:, top:bottom, left:right].flatten(1, 2)
+
+
+def _hits(
+    store: Store,
+    rows: np.ndarray,
+    scores: np.ndarray | None,
+    windows: Sequence[Window] | None = None,
+) -> list[Hit]:
+    if not len(rows):
+        return []
+    columns = ["key", "source", "length", "width", "height"]
+    found = []
+    for place, about in enumerate(store.read(rows, columns=columns).to_pylist()):
+        size = about["width"], about["height"]
+        found.append(
+            Hit(
+                row=int(rows[place]),
+                score=None if scores is None else round(float(scores[place]), 4),
+                region=None if windows is None else _box(windows[place], size, store.model),
+                **about,
+            )
+        )
+    return found
