@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -26,25 +26,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop
 from common import device, save, side_by_side
 from strop.data import open_dataset
 from strop.device import choose_device
-from strop.files import read_json
-from strop.images import fit_square
-from strop.model.length_rule import LengthRule
+from strop.files import atomic_path, read_json
+from strop.identity import digest
 from strop.program import Program
 from strop.store.corpus import Corpus
 from strop.store.descriptor import Descriptor, pool
-from strop.store.encode import encode_corpus
+from strop.store.encode import describe, encode_corpus
 from strop.store.encoder import Encoder
 from strop.store.engines import cores
 from strop.store.index import Index, build_index, create_table
 from strop.store.report import summary
 from strop.store.schema import code_lists
-from strop.store.search import CANDIDATES, compare_regions
+from strop.store.search import CANDIDATES, Window, inside, match_region
+from strop.store.store import Store
 from strop.store.writer import Writer
 
 SHARED = Path(os.environ.get("STROP_SHARED", Path(__file__).parents[2] / "shared")) / "data"
@@ -53,6 +54,70 @@ HELD_OUT = [COCO / f"coco2017-256-{name}.tar" for name in ("val-000", "train-004
 """3,072 photographs that the bundled model was not trained on."""
 
 Arguments = argparse.Namespace
+
+
+def keep(name: str, tokenizer: strop.Tokenizer, found: dict[str, Any]) -> None:
+    """Write `results/corpus/NAME.json` with the identity of the model."""
+    identity = {"codes": tokenizer.identity.codes, "lengths": tokenizer.identity.lengths}
+    save(f"corpus/{name}", {"model": identity, **found})
+    print(found)
+
+
+def teacher_fields(data: Sequence[str], tokenizer: strop.Tokenizer, cache: Path) -> Tensor:
+    """The teacher's fields of images, (B, S, d) float16.
+
+    They are kept in the folder `cache`, because several measurements use them.
+    """
+    path = cache / f"{digest(list(data), tokenizer.teacher_digest)}.safetensors"
+    if not path.is_file():
+        corpus, encoder = _reader(tokenizer, data)
+        parts = []
+        for start in range(0, len(corpus), 32):
+            read = encoder.read(corpus.items(range(start, min(start + 32, len(corpus)))))
+            parts.append(tokenizer.field(torch.from_numpy(read.images)).half().cpu())
+        with atomic_path(path) as temporary:
+            save_file({"field": torch.cat(parts)}, temporary)
+    return load_file(path)["field"]
+
+
+def encoded(fields: Tensor, tokenizer: strop.Tokenizer) -> Program:
+    """The programs of fields."""
+    parts = [tokenizer.to_program(tokenizer.analyse_field(part)) for part in fields.split(64)]
+    return Program.cat(parts).to("cpu")
+
+
+def held_out(tokenizer: strop.Tokenizer, arguments: Arguments) -> Tensor:
+    """The teacher's fields of photographs that the model was not trained on."""
+    parts = [teacher_fields([str(path)], tokenizer, arguments.cache) for path in HELD_OUT]
+    return torch.cat(parts)
+
+
+def store_of(
+    path: Path, arguments: Arguments, tokenizer: strop.Tokenizer, program: Program
+) -> Store:
+    """A store of programs that were computed already."""
+    info = describe(tokenizer, arguments.model, {})
+    Writer(str(path), info).append(_rows(program), "all")
+    return strop.open_store(path, model=tokenizer)
+
+
+def _reader(tokenizer: strop.Tokenizer, data: Sequence[str]) -> tuple[Corpus, Encoder]:
+    config = tokenizer.config
+    return Corpus(data), Encoder(config.image_size, config.fit, {}, {})
+
+
+def _rows(program: Program, keys: Sequence[str] = ()) -> pa.Table:
+    count = len(program)
+    columns = {
+        "key": keys or [f"photo {number:09d}.jpg" for number in range(count)],
+        "codes": code_lists(program),
+        "length": pa.array(program.lengths.numpy(), pa.uint16()),
+        "quality": pa.nulls(count, pa.float32()),
+        "width": pa.array([640] * count, pa.int32()),
+        "height": pa.array([480] * count, pa.int32()),
+        "source": ["/data/photos"] * count,
+    }
+    return pa.table(columns)
 
 
 # Engines.
@@ -72,13 +137,13 @@ def engines(arguments: Arguments) -> None:
             else:
                 rates[name] = _engine_rate(name, tokenizer, arguments, Path(scratch))
             print(f"{name}: {rates[name]:.1f} images/s", flush=True)
-    path = f"corpus/engines-{'-'.join(arguments.only)}"
-    save(path, {"images": count, "workers": cores(), "rates": rates})
+    name = f"engines-{'-'.join(arguments.only)}"
+    keep(name, tokenizer, {"images": count, "workers": cores(), "rates": rates})
 
 
 def _decode_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
     """Reading and resizing by as many processes as there are cores."""
-    corpus, encoder = _reader(tokenizer, folder)
+    corpus, encoder = _reader(tokenizer, [folder])
     parts = [range(start, count, cores()) for start in range(cores())]
     start = time.perf_counter()
     children = []
@@ -96,7 +161,7 @@ def _decode_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
 
 def _loop_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
     """`tokenizer.encode` on images that are decoded already, in one process with all cores."""
-    corpus, encoder = _reader(tokenizer, folder)
+    corpus, encoder = _reader(tokenizer, [folder])
     squares = torch.from_numpy(encoder.read(corpus.items(range(count))).images)
     tokenizer.encode(squares[:8])
     torch.set_num_threads(cores())
@@ -105,11 +170,6 @@ def _loop_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
     seconds = time.perf_counter() - start
     torch.set_num_threads(1)
     return count / seconds
-
-
-def _reader(tokenizer: strop.Tokenizer, folder: str) -> tuple[Corpus, Encoder]:
-    config = tokenizer.config
-    return Corpus([folder]), Encoder(config.image_size, config.fit, {}, {})
 
 
 def _engine_rate(
@@ -139,7 +199,9 @@ def reading(arguments: Arguments) -> None:
     torch.set_num_threads(1)
     found: dict[str, Any] = {"programs": arguments.count}
     with tempfile.TemporaryDirectory() as scratch:
-        real = _held_out_store(Path(scratch), arguments.model, tokenizer, limit=256)
+        real = store_of(
+            Path(scratch) / "real.lance", arguments, held_out(tokenizer, arguments), False
+        )
         path = Path(scratch) / "synthetic.lance"
         write_synthetic(path, real, arguments.count)
         store = strop.open_store(path, model=tokenizer)
@@ -149,6 +211,9 @@ def reading(arguments: Arguments) -> None:
         found["bytes_per_image_without_keys"] = summary(strop.open_store(nameless))[
             "bytes_per_image"
         ]
+        config = tokenizer.config
+        found["raw_bytes_per_image"] = 2 * config.grid**2 * config.teacher.width
+        found["index_bytes_per_image"] = _index_bytes(real)
         found["parquet_bytes_per_image"] = _parquet_bytes(store, Path(scratch)) / len(store)
         store.read([0])  # the first read of a fragment verifies it
         start = time.perf_counter()
@@ -170,7 +235,7 @@ def reading(arguments: Arguments) -> None:
         )
         ratio = (min(times["teacher"]) / 32) / (min(times["store"]) / 64)
         found["fields_per_second_over_teacher"] = ratio
-    save("corpus/reading", found)
+    keep("reading", tokenizer, found)
 
 
 def interpreting(arguments: Arguments) -> None:
@@ -201,8 +266,8 @@ def interpreting(arguments: Arguments) -> None:
         fields += len(tokenizer.interpret(program, batch=batch))
     _synchronize(where)
     rate = fields / (time.perf_counter() - start)
-    print(f"{rate:,.0f} fields/s")
-    save(f"corpus/interpreting-{where.type}", {"fields": fields, "fields_per_second": rate})
+    found = {"fields": fields, "fields_per_second": rate}
+    keep(f"interpreting-{where.type}", tokenizer, found)
 
 
 def _synchronize(where: torch.device) -> None:
@@ -210,12 +275,9 @@ def _synchronize(where: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def write_synthetic(
-    path: Path, real: strop.store.store.Store, count: int, *, keys: bool = True
-) -> None:
+def write_synthetic(path: Path, real: Store, count: int, *, keys: bool = True) -> None:
     """A store of programs with the lengths of real ones, and their codes at each position."""
-    info, table = real.info, real.to_arrow()
-    program = real[:]
+    info, program = real.info, real[:]
     draws = np.random.default_rng(0)
     writer = Writer(str(path), info)
     codes, lengths = program.codes.numpy(), program.lengths.numpy()
@@ -233,25 +295,23 @@ def write_synthetic(
             codebook_size=info.codebook_size,
             check=False,
         )
-        names = [f"photo {number:09d}.jpg" for number in range(start, start + size)]
-        if not keys:  # as short as keys can be that are all different
-            names = [np.base_repr(number, 36) for number in range(start, start + size)]
-        rows = {
-            "key": names,
-            "codes": code_lists(made),
-            "length": pa.array(length, pa.uint16()),
-            "quality": pa.nulls(size, pa.float32()),
-            "width": pa.array(draws.choice([640, 480, 427], size), pa.int32()),
-            "height": pa.array(draws.choice([640, 480, 427], size), pa.int32()),
-            "source": [table["source"][0].as_py()] * size,
-        }
-        writer.append(pa.table(rows), f"{start}")
+        numbers = range(start, start + size)
+        # Without names, keys are as short as they can be.
+        names = [f"photo {n:09d}.jpg" if keys else np.base_repr(n, 36) for n in numbers]
+        writer.append(_rows(made, names), f"{start}")
 
 
-def _parquet_bytes(store: strop.store.store.Store, scratch: Path) -> int:
+def _parquet_bytes(store: Store, scratch: Path) -> int:
     path = scratch / "codes.parquet"
     pq.write_table(store.to_arrow(["codes", "length"]), path, compression="zstd")
     return path.stat().st_size
+
+
+def _index_bytes(store: Store) -> float:
+    """Bytes of the vectors of an image, without the approximate index over them."""
+    build_index(store)
+    files = Path(store.path, "index", "data").iterdir()
+    return sum(file.stat().st_size for file in files) / len(store)
 
 
 def memory(arguments: Arguments) -> None:
@@ -332,7 +392,9 @@ def latency(arguments: Arguments) -> None:
     tokenizer = strop.load(arguments.model, device="cpu")
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        real = _held_out_store(Path(scratch), arguments.model, tokenizer, limit=512)
+        real = store_of(
+            Path(scratch) / "real.lance", arguments, held_out(tokenizer, arguments), False
+        )
         build_index(real)
         known = Index(real).vectors(np.arange(len(real)))
         for count in arguments.counts:
@@ -342,10 +404,10 @@ def latency(arguments: Arguments) -> None:
             seconds = write_synthetic_index(store, Index(real), known)
             rows.append({"programs": count, "index_seconds": seconds, **_latency(store, real)})
             print(rows[-1], flush=True)
-    save("corpus/latency", {"rows": rows})
+    keep("latency", tokenizer, {"rows": rows})
 
 
-def write_synthetic_index(store: strop.store.store.Store, like: Index, known: Tensor) -> float:
+def write_synthetic_index(store: Store, like: Index, known: Tensor) -> float:
     """Index a store with noisy copies of known vectors; the seconds of building the index."""
     generator = torch.Generator().manual_seed(0)
     index = create_table(store, like.descriptor)
@@ -359,7 +421,7 @@ def write_synthetic_index(store: strop.store.store.Store, like: Index, known: Te
     return time.perf_counter() - begun
 
 
-def _latency(store: strop.store.store.Store, real: strop.store.store.Store) -> dict[str, Any]:
+def _latency(store: Store, real: Store) -> dict[str, Any]:
     index = Index(store)
     queries = index.descriptor(real.model.interpret(real[:50]))
     store.search(real[0:1], k=10)
@@ -371,49 +433,52 @@ def _latency(store: strop.store.store.Store, real: strop.store.store.Store) -> d
         nearest.append(time.perf_counter() - start)
         exact = (every @ query).topk(10).indices.numpy()
         recall.append(len(set(rows.tolist()) & set(exact.tolist())) / 10)
-    whole, regions = [], []
-    for row in range(8):
-        start = time.perf_counter()
-        store.search(real[row : row + 1], k=20)
-        whole.append(time.perf_counter() - start)
-    tokens = int(real[0:1].codes[0, 0])
-    start = time.perf_counter()
-    store.search(codes=f"{tokens} and not 3")
+    medians = {}
+    picture = torch.rand(3, 256, 256)
+    searches: dict[str, Callable[[int], Any]] = {
+        "search": lambda row: store.search(real[row : row + 1], k=20),
+        "region": lambda row: store.search(picture, region=(64, 64, 96, 96)),
+        "codes": lambda row: store.search(codes=f"{row} and not 3"),
+    }
+    for name, search in searches.items():
+        times = []
+        for row in range(5):
+            start = time.perf_counter()
+            search(row)
+            times.append(time.perf_counter() - start)
+        medians[f"{name}_ms"] = 1000 * statistics.median(times)
     return {
         "nearest_ms": 1000 * statistics.median(nearest),
-        "search_ms": 1000 * statistics.median(whole),
-        "codes_ms": 1000 * (time.perf_counter() - start),
         "recall_at_10": statistics.mean(recall),
-        **({"region_ms": regions} if regions else {}),
+        **medians,
     }
 
 
 def likeness(arguments: Arguments) -> None:
     """Overlap of the ten nearest photographs with those by the teacher's own fields."""
     tokenizer = strop.load(arguments.model, device=choose_device(None))
-    found: dict[str, Any] = {"images": 0, "overlap_at_10": {}}
+    photos = held_out(tokenizer, arguments)
+    program = encoded(photos, tokenizer)
+    pooled = torch.cat([pool(part) for part in photos.split(64)])
+    means = pooled.chunk(2, dim=1)[0]
+    exact = {
+        "mean, centred": _top10(F.normalize(means - means.mean(dim=0), dim=1)),
+        "mean and standard deviation, as in the index": _top10(
+            Descriptor.fit(pooled, pooled.shape[1]).vectors(pooled)
+        ),
+    }
+    found: dict[str, Any] = {"images": len(pooled), "overlap_at_10": {}}
     with tempfile.TemporaryDirectory() as scratch:
-        for name, rule in (("own", LengthRule()), ("all", LengthRule(length="max"))):
-            store = _held_out_store(Path(scratch), arguments.model, tokenizer, rule=rule, name=name)
+        for name, made in {"all": program.with_lengths(program.capacity), "own": program}.items():
+            store = store_of(Path(scratch) / f"{name}.lance", arguments, tokenizer, made)
             build_index(store)
-            index = Index(store)
-            rows = np.arange(len(store))
-            near = _top10(index.vectors(rows))
-            if name == "own":
-                teacher = _held_out_pooled(tokenizer)
-                exact = {
-                    "mean": _top10(F.normalize(teacher.chunk(2, 1)[0], dim=1)),
-                    "centred mean": _top10(F.normalize(_centred(teacher.chunk(2, 1)[0]), dim=1)),
-                    "mean and deviation": _top10(Descriptor.fit(teacher, 384).vectors(teacher)),
-                }
-            found["images"] = len(store)
-            found["overlap_at_10"][name] = {
-                kind: _overlap(near, other) for kind, other in exact.items()
-            }
+            near = _top10(Index(store).vectors(np.arange(len(store))))
+            overlap = {kind: _overlap(near, other) for kind, other in exact.items()}
+            found["overlap_at_10"][name] = overlap
             found[f"mean_length_{name}"] = store[:].lengths.float().mean().item()
-        found["recall_at_10"] = _recall_of_index(store, index)
-    print(found)
-    save("corpus/likeness", found)
+            print(name, overlap, flush=True)
+        found["recall_at_10"] = _recall_of_index(store)
+    keep("likeness", tokenizer, found)
 
 
 def _top10(vectors: Tensor) -> Tensor:
@@ -429,7 +494,7 @@ def _centred(values: Tensor) -> Tensor:
     return values - values.mean(dim=0)
 
 
-def _recall_of_index(store: strop.store.store.Store, index: Index) -> float:
+def _recall_of_index(store: Store) -> float:
     """Recall of the approximate index on real photographs, which are too few to need one."""
     from strop.store import index as module
 
@@ -447,103 +512,70 @@ def _recall_of_index(store: strop.store.store.Store, index: Index) -> float:
     return statistics.mean(len(each) / 10 for each in hits)
 
 
-def _held_out_pooled(tokenizer: strop.Tokenizer) -> Tensor:
-    """Means and deviations of the teacher's own fields, in the order of the store."""
-    corpus = Corpus([str(path) for path in HELD_OUT])
-    encoder = Encoder(tokenizer.config.image_size, tokenizer.config.fit, {}, {})
-    parts = []
-    for start in range(0, len(corpus), 32):
-        read = encoder.read(corpus.items(range(start, min(start + 32, len(corpus)))))
-        parts.append(pool(tokenizer.field(torch.from_numpy(read.images))).cpu())
-    return torch.cat(parts)
-
-
-def _held_out_store(
-    scratch: Path,
-    model: str,
-    tokenizer: strop.Tokenizer,
-    *,
-    rule: LengthRule | None = None,
-    limit: int = 0,
-    name: str = "held-out",
-) -> strop.store.store.Store:
-    data = [str(path) for path in HELD_OUT]
-    if limit:
-        data = [f"shards:{HELD_OUT[0]}?limit={limit}"]
-    path = scratch / f"{name}.lance"
-    encode_corpus(data, path, model=model, tokenizer=tokenizer, rule=rule)
-    return strop.open_store(path, model=tokenizer)
-
-
 def regions(arguments: Arguments) -> None:
     """Mean average precision of regions of the same class on VOC val.
 
-    A query is the box around a class in an image, an image is right if it has the class. The
-    teacher's own patches are compared in the same way, with all images as candidates.
+    A query is the box around a class in an image, an image is right if it has the class. The store
+    compares the patches of `CANDIDATES` images that are nearest by their vectors, which come
+    before the others. The teacher's own patches are compared in the same way, in all images.
     """
     tokenizer = strop.load(arguments.model, device=choose_device(None))
     spec = f"voc:{SHARED / 'voc2012'}?split={arguments.split}"
     data = open_dataset(spec)
-    records = [data[index] for index in range(len(data))]
-    images = torch.stack([fit_square(r.image, tokenizer.config.image_size) for r in records])
-    masks = [_patch_classes(record.semantic, tokenizer.config.grid) for record in records]
-    teacher = torch.cat([tokenizer.field(part) for part in images.split(32)])
+    classes = [
+        _patch_classes(data[index].semantic, tokenizer.config.grid) for index in range(len(data))
+    ]
+    photos = teacher_fields([spec], tokenizer, arguments.cache)
+    chance: list[float] = []
+    scores: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "voc.lance"
-        encode_corpus(spec, path, model=arguments.model, tokenizer=tokenizer)
-        store = strop.open_store(path, model=tokenizer)
+        made = encoded(photos, tokenizer)
+        store = store_of(Path(scratch) / "voc.lance", arguments, tokenizer, made)
         build_index(store)
-        assert store.keys == [record.name for record in records]
-        own = _RegionSearch(store)
-        scores = {name: [] for name in ("store", "store, all candidates", "teacher")}
-        for row, classes in enumerate(masks):
-            for window, kind in classes:
-                right = np.array([any(k == kind for _, k in each) for each in masks])
-                right[row] = False
-                if not right.any():
-                    continue
-                ranks = {
-                    "store": own.order(row, window, CANDIDATES),
-                    "store, all candidates": own.order(row, window, len(store)),
-                    "teacher": own.order(row, window, len(store), teacher),
-                }
-                for name, order in ranks.items():
-                    scores[name].append(_average_precision(right[order[order != row]]))
-    found = {name: statistics.mean(each) for name, each in scores.items()}
+        own = store.model.interpret(store[:])
+        sides = {
+            "store": _Regions(Index(store).descriptor, own, CANDIDATES),
+            "store, all candidates": _Regions(Index(store).descriptor, own, len(own)),
+            "teacher": _Regions(Descriptor.fit(pool(photos)), photos.float(), len(own)),
+        }
+    for row, kinds in enumerate(classes):
+        for window, kind in kinds:
+            right = np.array([any(k == kind for _, k in each) for each in classes])
+            right[row] = False
+            if not right.any():
+                continue
+            chance.append(right.sum() / (len(right) - 1))
+            for name, side in sides.items():
+                order = side.order(row, window)
+                precision = _average_precision(right[order[order != row]])
+                scores.setdefault(name, []).append(precision)
+        if row % 50 == 0:
+            print(row, {name: statistics.mean(each) for name, each in scores.items()}, flush=True)
+    found: dict[str, Any] = {name: statistics.mean(each) for name, each in scores.items()}
     found["relative"] = found["store"] / found["teacher"]
-    print(found)
-    save("corpus/regions", {"images": len(records), "queries": len(scores["store"]), **found})
+    found |= {"random": statistics.mean(chance), "candidates": CANDIDATES}
+    keep("regions", tokenizer, {"images": len(classes), "queries": len(chance), **found})
 
 
-class _RegionSearch:
-    """Orders the images of a store by a region, as `search` does; or with other fields."""
+class _Regions:
+    """Orders images by a region of one of them, as `search` does."""
 
-    def __init__(self, store: strop.store.store.Store) -> None:
-        self.store, self.index = store, Index(store)
-        self.fields = store.model.interpret(store[:])
-        self.vectors = self.index.descriptor(self.fields)
+    def __init__(self, descriptor: Descriptor, fields: Tensor, candidates: int) -> None:
+        self.descriptor, self.fields, self.candidates = descriptor, fields, candidates
+        self.vectors, self.patches = descriptor(fields), descriptor.patches(fields)
 
-    def order(
-        self, row: int, window: Any, candidates: int, fields: Tensor | None = None
-    ) -> np.ndarray:
-        """All rows, the nearest first."""
-        from strop.store.search import _inside
-
-        used = self.fields if fields is None else fields
-        descriptor = self.index.descriptor if fields is None else Descriptor.fit(pool(fields))
-        region = _inside(used[row : row + 1], window)
-        vectors = self.vectors if fields is None else descriptor(fields)
-        first = (vectors @ descriptor(region)[0]).argsort(descending=True).numpy()
-        chosen, rest = first[:candidates], first[candidates:]
-        if fields is None:
-            scores, _ = compare_regions(self.store, descriptor, region, window, chosen)
-        else:
-            cosines = descriptor.patches(fields[chosen]) @ descriptor.patches(region)[0].T
-            scores = cosines.amax(dim=1).mean(dim=1).numpy()
-        return np.concatenate([chosen[np.argsort(-scores, kind="stable")], rest])
+    def order(self, row: int, window: Window) -> np.ndarray:
+        """All images, the nearest first."""
+        vector = self.descriptor(inside(self.fields[row : row + 1], window))[0]
+        order = (self.vectors @ vector).argsort(descending=True)
+        first, rest = order[: self.candidates], order[self.candidates :]
+        region = inside(self.patches[row : row + 1], window)[0]
+        shape = window[1] - window[0], window[3] - window[2]
+        scores, _ = match_region(self.patches[first], region, shape)
+        return torch.cat([first[scores.argsort(descending=True)], rest]).numpy()
 
 
-def _patch_classes(mask: Tensor | None, grid: int) -> list[tuple[tuple[int, ...], int]]:
+def _patch_classes(mask: Tensor | None, grid: int) -> list[tuple[Window, int]]:
     """The window of patches around each class that takes 1 % of the image or more."""
     assert mask is not None
     height, width = mask.shape
@@ -558,7 +590,7 @@ def _patch_classes(mask: Tensor | None, grid: int) -> list[tuple[tuple[int, ...]
             first = min(round(places.min().item() / size * grid), grid - 1)
             last = max(round((places.max().item() + 1) / size * grid), first + 1)
             sides += [first, min(last, grid)]
-        found.append((tuple(sides), kind))
+        found.append(((sides[0], sides[1], sides[2], sides[3]), kind))
     return found
 
 
@@ -577,8 +609,10 @@ def rate(arguments: Arguments) -> None:
     from strop.analysis.baselines.kmeans import to_blocks
 
     tokenizer = strop.load(arguments.model, device=choose_device(None))
-    fitted = _fields_of([COCO / f"coco2017-256-train-00{n}.tar" for n in range(4)], tokenizer)
-    held, program = _fields_and_programs(HELD_OUT[0], tokenizer)
+    shards = [[str(COCO / f"coco2017-256-train-00{n}.tar")] for n in range(4)]
+    fitted = torch.cat([teacher_fields(each, tokenizer, arguments.cache) for each in shards])
+    held = teacher_fields([str(HELD_OUT[0])], tokenizer, arguments.cache).float()
+    program = encoded(held, tokenizer)
     mean = fitted.float().mean(dim=0)
     goal = _centred_r2(tokenizer.interpret(program).cpu(), held)
     own = program.lengths.float().mean().item() * math.log2(program.codebook_size) / 8
@@ -597,23 +631,7 @@ def rate(arguments: Arguments) -> None:
     found["bytes_at_equal_r2"] = {name: _bytes_at(curve, goal) for name, curve in curves.items()}
     reached = [value for value in found["bytes_at_equal_r2"].values() if value is not None]
     found["relative_to_best"] = own / min(reached)
-    print(found)
-    save("corpus/rate", found)
-
-
-def _fields_of(paths: list[Path], tokenizer: strop.Tokenizer) -> Tensor:
-    corpus = Corpus([str(path) for path in paths])
-    encoder = Encoder(tokenizer.config.image_size, tokenizer.config.fit, {}, {})
-    parts = []
-    for start in range(0, len(corpus), 32):
-        read = encoder.read(corpus.items(range(start, min(start + 32, len(corpus)))))
-        parts.append(tokenizer.field(torch.from_numpy(read.images)).half().cpu())
-    return torch.cat(parts)
-
-
-def _fields_and_programs(path: Path, tokenizer: strop.Tokenizer) -> tuple[Tensor, Program]:
-    fields = _fields_of([path], tokenizer).float()
-    return fields, tokenizer.to_program(tokenizer.analyse_field(fields))
+    keep("rate", tokenizer, found)
 
 
 def _centred_r2(made: Tensor, true: Tensor) -> float:
@@ -689,7 +707,8 @@ def head(arguments: Arguments) -> None:
     script = Path(__file__).parents[1] / "examples" / "probe_from_store.py"
     options = ["--voc", str(SHARED / "voc2012"), "--json", str(arguments.out)]
     subprocess.run([sys.executable, script, *options], check=True)
-    save("corpus/head", {"rows": read_json(arguments.out, "probe", 1)["rows"]})
+    tokenizer = strop.load(arguments.model, device="cpu")
+    keep("head", tokenizer, {"rows": read_json(arguments.out, "probe", 1)["rows"]})
 
 
 MEASUREMENTS: dict[str, Callable[[Arguments], None]] = {
@@ -710,6 +729,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=MEASUREMENTS)
     parser.add_argument("--model", default="photos")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "strop-corpus")
     parser.add_argument("--images", help="engines: a folder of JPEGs")
     parser.add_argument("--only", nargs="+", default=["decode", "loop", "local", "ray"])
     parser.add_argument("--slice", type=int, default=128, help="engines: images in a slice")

@@ -333,6 +333,188 @@ def clevr_follow() -> str:
     return table(["Pearson r with 95 % intervals", *keys], rows)
 
 
+def corpus_head() -> str:
+    """A segmentation head on features from a store, and on the teacher's own."""
+    found = result("corpus/head")["rows"]
+    names = {
+        "store": "from the store",
+        "programs": "reconstructed without a store",
+        "teacher": "the teacher's own",
+    }
+    rows = [
+        [
+            names[row["features"]],
+            f"{row['miou']:.2f}",
+            f"{row['bytes'] / 1e6:,.2f} MB",
+            f"{row['reading_s'] / found[-1]['reading_s']:.2f}",
+        ]
+        for row in found
+    ]
+    header = ["features", "mIoU", "on disk", "time to read, relative to the teacher"]
+    return (
+        f"`photos` on VOC 2012, {found[0]['images']:,} images for training and testing together, "
+        "on a CPU. The teacher's features would be kept in half precision; they are computed from "
+        f"decoded images here.\n\n{table(header, rows)}"
+    )
+
+
+def corpus_search() -> str:
+    """How alike the results are to those of the teacher's own features, and how fast they come."""
+    likeness, regions = result("corpus/likeness"), result("corpus/regions")
+    kinds = list(likeness["overlap_at_10"]["own"])
+    rows = [
+        [kind, *(f"{likeness['overlap_at_10'][name][kind]:.2f}" for name in ("own", "all"))]
+        for kind in kinds
+    ]
+    lengths = [f"{likeness[f'mean_length_{name}']:.1f} tokens" for name in ("own", "all")]
+    speed = [
+        [
+            f"{row['programs']:,}",
+            f"{row['nearest_ms']:.1f} ms",
+            f"{row['search_ms']:.0f} ms",
+            f"{row['region_ms']:.0f} ms",
+            f"{row['codes_ms']:.0f} ms",
+            f"{row['recall_at_10']:.3f}",
+            f"{row['index_seconds']:.0f} s",
+        ]
+        for row in result("corpus/latency")["rows"]
+    ]
+    header = ["programs", "index", "whole search", "region", "codes", "recall@10", "building"]
+    return (
+        f"Share of the ten nearest of {likeness['images']:,} held-out photographs that are also "
+        "among the ten nearest by the teacher's own features, pooled in three ways:\n\n"
+        + table(["teacher's features, pooled", *lengths], rows)
+        + f"\n\nThe approximate index finds {likeness['recall_at_10']:.1%} of the exact ten "
+        "nearest of these photographs. For regions of the same class on VOC 2012 val "
+        f"({regions['queries']} queries), mean average precision is {regions['store']:.3f}, and "
+        f"{regions['teacher']:.3f} with the teacher's own patches and all images as candidates "
+        f"({regions['relative']:.0%}); a random order gives {regions['random']:.3f}.\n\n"
+        "Latency on two CPU cores, median. Programs and vectors are synthetic, drawn from the "
+        "statistics of real ones. A whole search also interprets the query; a search for a region "
+        f"interprets {regions['candidates']} candidates. Building the index does not include "
+        f"interpreting the programs.\n\n{table(header, speed)}"
+    )
+
+
+def corpus_speed() -> str:
+    """Engines, bytes, rows and fields per second, memory."""
+    found, memory = result("corpus/reading"), result("corpus/memory")["rows"]
+    lines = []
+    if (RESULTS / "corpus" / "engines.json").is_file():
+        engines = result("corpus/engines")
+        lines += [
+            [f"{name}, relative to {of}", f"{engines['ratios'][f'{name}/{of}']:.2f}"]
+            for name, of in (pair.split("/") for pair in engines["ratios"])
+        ]
+    lines += [
+        ["store, bytes per image", f"{found['bytes_per_image']:.1f}"],
+        ["with keys of four characters", f"{found['bytes_per_image_without_keys']:.1f}"],
+        ["codes and length in Parquet", f"{found['parquet_bytes_per_image']:.1f}"],
+        ["rows read in order", f"{found['rows_per_second']:,.0f} per second"],
+        ["rows read in random order", f"{found['random_rows_per_second']:,.0f} per second"],
+        [
+            "fields interpreted, relative to the teacher on a CPU",
+            f"{found['fields_per_second_over_teacher']:.1f} times as fast",
+        ],
+        *(
+            [f"peak memory of the driver, {row['images']:,} images", f"{row['peak_mib']:,.0f} MiB"]
+            for row in memory
+        ),
+    ]
+    about = (
+        f"`photos`, {found['programs']:,} synthetic programs, {found['machine']['cores']} cores."
+    )
+    return f"{about}\n\n{table(['', ''], lines)}"
+
+
+def corpus_rate() -> str:
+    """Bytes an image of other codes of the features, at equal R²."""
+    found = result("corpus/rate")
+    rows = [["programs of `photos`", f"{found['program_bytes']:.0f}", ""]]
+    rows += [
+        [
+            name.replace("pca", "quantized PCA of whole fields")
+            .replace("rq", "residual quantization (faiss), blocks of")
+            .replace("opq", "optimised product quantization (faiss), blocks of"),
+            "not reached" if size is None else f"{size:.0f}",
+            "" if size is None else f"{found['program_bytes'] / size:.2f}",
+        ]
+        for name, size in found["bytes_at_equal_r2"].items()
+    ]
+    return (
+        f"Bytes per image at the same R² (channel means), {found['r2_centred']:.3f}, on "
+        f"{found['images']:,} held-out photographs. Other codes are fitted on {found['fitted']:,} "
+        "photographs.\n\n" + table(["code", "bytes", "programs relative to it"], rows)
+    )
+
+
+PRICE = 3.0
+"""Dollars for an hour of an H200."""
+
+
+def corpus_cost() -> str:
+    """What 10^8 and 10^9 images cost, computed from measurements."""
+    encode = result("encode_cuda")
+    rate, reading = result("corpus/rate"), result("corpus/reading")
+    fast = max(encode["rows"], key=lambda row: row["encode_images_per_s"])
+    sizes = {name: size for name, size in rate["bytes_at_equal_r2"].items() if size is not None}
+    opq = min(size for name, size in sizes.items() if name.startswith("opq"))
+    rows = []
+    for power in (8, 9):
+        hours = 10**power / fast["encode_images_per_s"] / 3600
+        rows.append(
+            [
+                f"10^{power}",
+                f"{hours:,.1f} h",
+                f"${hours * PRICE:,.0f}",
+                f"{10**power * reading['bytes_per_image'] / 1e9:,.1f} GB",
+                f"{10**power * reading['index_bytes_per_image'] / 1e9:,.1f} GB",
+                f"{10**power * opq / 1e9:,.1f} GB",
+                f"{10**power * reading['raw_bytes_per_image'] / 1e9:,.0f} GB",
+            ]
+        )
+    header = ["images", "encoding", "price", "store", "index", "OPQ", "fp16 features"]
+    text = (
+        f"Hours of one {encode['machine']['device']} at {fast['encode_images_per_s']:,.0f} images "
+        f"per second ({encode['setting']}; decoding images not included) and ${PRICE:.0f} per "
+        "hour. Sizes are those of `photos` with 192 dimensions: the store with its keys, the index "
+        "of search, optimised product quantization at equal R², and features in half precision."
+        f"\n\n{table(header, rows)}\n\n"
+    )
+    path = RESULTS / "corpus" / "interpreting-cuda.json"
+    if path.is_file():
+        read = result("corpus/interpreting-cuda")
+        rate_read = read["fields_per_second"]
+        return text + (
+            f"Reading features back, from a file of programs to fields on one "
+            f"{read['machine']['device']}: {rate_read:,.0f} per second."
+        )
+    return text + (
+        "Reading features back on a GPU has not been measured from end to end: "
+        "`benchmarks/corpus.py interpreting` does."
+    )
+
+
+def corpus_kills() -> str:
+    """Encoders that were killed at random moments."""
+    found = result("corpus/kills")
+    names = ("kills", "lost", "doubled", "different")
+    rows = [
+        [
+            {"local": "one machine", "ray": "Ray"}[engine],
+            {"driver": "the command", "worker": "a worker"}[victim],
+            *(str(found[engine][victim][name]) for name in names),
+        ]
+        for engine in ("local", "ray")
+        for victim in ("driver", "worker")
+    ]
+    return (
+        "Encoders that were killed with SIGKILL at random moments, after which the same command "
+        f"continued ({found['images']} images per store):\n\n"
+        + table(["engine", "killed", "times", "rows lost", "doubled", "different"], rows)
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "agreement": agreement,
@@ -349,6 +531,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "render_match": render_match,
     "attention": attention,
     "clevr_follow": clevr_follow,
+    "corpus_head": corpus_head,
+    "corpus_search": corpus_search,
+    "corpus_speed": corpus_speed,
+    "corpus_rate": corpus_rate,
+    "corpus_cost": corpus_cost,
+    "corpus_kills": corpus_kills,
 }
 
 

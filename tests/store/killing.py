@@ -222,7 +222,9 @@ def measure(
         stores = [folder / f"{job.__name__}-{victim}" for victim in ("driver", "worker")]
         drivers = kill_drivers(job, stores[0], moments // 2, seconds, seed)
         others = kill_workers(job, stores[1], moments - moments // 2, seconds, seed, workers)
-        return {"driver": compare(drivers, expected), "worker": compare(others, expected)}
+        kills = {"driver": moments // 2, "worker": moments - moments // 2}
+        found = {"driver": compare(drivers, expected), "worker": compare(others, expected)}
+        return {victim: {"kills": kills[victim], **found[victim]} for victim in found}
 
     if "local" in engines:
         results["local"] = both(local, _children)

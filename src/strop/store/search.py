@@ -34,6 +34,9 @@ CANDIDATES = 200
 Box = tuple[float, float, float, float]
 """x, y, width and height in pixels of an image."""
 
+Shape = tuple[int, int]
+"""Rows and columns of patches."""
+
 Window = tuple[int, int, int, int]
 """The first and last + 1 row, and the first and last + 1 column, of patches."""
 
@@ -110,7 +113,7 @@ def search(
     window = None
     if region is not None:
         window = _window(region, size, store.model)
-        field = _inside(field, window)
+        field = inside(field, window)
     descriptor = index.descriptor
     vector = descriptor(field)[0]
     wanted = k if window is None else max(k, CANDIDATES)
@@ -123,7 +126,7 @@ def search(
     found, scores = found[others][:wanted], scores[others][:wanted]
     boxes = None
     if window is not None and len(found):
-        scores, windows = compare_regions(store, descriptor, field, window, found)
+        scores, windows = _matches(store, descriptor, field, window, found)
         order = np.argsort(-scores, kind="stable")[:k]
         found, scores, boxes = found[order], scores[order], [windows[i] for i in order]
     return Results(
@@ -134,29 +137,35 @@ def search(
     )
 
 
-def compare_regions(
+def match_region(patches: Tensor, region: Tensor, shape: Shape) -> tuple[Tensor, list[Window]]:
+    """How much images have something like a region: scores (B,), and the most similar windows.
+
+    Each patch of the region, (s, d), is compared with its nearest patch of the image, of (B, S, d);
+    the score is their mean cosine. The window is that of the region's shape in which the patches
+    are nearest to some patch of the region.
+    """
+    cosines = patches @ region.T  # (B, S, s)
+    grid = math.isqrt(patches.shape[1])
+    near = cosines.amax(dim=2).view(-1, 1, grid, grid)
+    means = F.avg_pool2d(near, shape, stride=1)
+    across = means.shape[-1]
+    corners = [divmod(place, across) for place in means.flatten(1).argmax(dim=1).tolist()]
+    windows = [(top, top + shape[0], left, left + shape[1]) for top, left in corners]
+    return cosines.amax(dim=1).mean(dim=1), windows
+
+
+def _matches(
     store: Store, descriptor: Descriptor, region: Tensor, window: Window, rows: np.ndarray
 ) -> tuple[np.ndarray, list[Window]]:
-    """How much images have something like a region: scores (n,), and the most similar windows.
-
-    Each patch of the region, whose field is (1, s, d), is compared with its nearest patch in the
-    image; the score is their mean cosine. The window is that of the region's shape in which the
-    patches are nearest to some patch of the region.
-    """
-    grid = store.model.config.grid
-    shape = (window[1] - window[0], window[3] - window[2])
-    query = descriptor.patches(region)[0]
+    """`match_region` with the programs of rows."""
+    shape = window[1] - window[0], window[3] - window[2]
+    wanted = descriptor.patches(region)[0]
     scores, windows = [], []
     table = store.read(rows, columns=["codes", "length"])
     for fields in fields_of(store, table):
-        cosines = descriptor.patches(fields) @ query.T  # (b, S, s)
-        scores.append(cosines.amax(dim=1).mean(dim=1))
-        near = cosines.amax(dim=2).view(-1, 1, grid, grid)
-        means = F.avg_pool2d(near, shape, stride=1)
-        best = means.flatten(1).argmax(dim=1).tolist()
-        across = means.shape[-1]
-        corners = [divmod(place, across) for place in best]
-        windows += [(top, top + shape[0], left, left + shape[1]) for top, left in corners]
+        score, found = match_region(descriptor.patches(fields), wanted, shape)
+        scores.append(score)
+        windows += found
     return torch.cat(scores).cpu().numpy(), windows
 
 
@@ -288,7 +297,7 @@ def _placement(size: tuple[int, int], tokenizer: Tokenizer) -> Box:
     return left - a * across, top - b * down, side * across, side * down
 
 
-def _inside(field: Tensor, window: Window) -> Tensor:
+def inside(field: Tensor, window: Window) -> Tensor:
     """The patches of a window: (1, S, d) to (1, s, d)."""
     grid = math.isqrt(field.shape[1])
     top, bottom, left, right = window
