@@ -230,7 +230,7 @@ def test_codes_alone_and_with_a_query(store):
         ("17 xor 3", "cannot be read at"),
         ("99", "no code 99"),
         ("1" * 2000, "characters"),
-        ("(" * 900, "parenthesis|missing"),
+        ("(" * 900, "50 parentheses"),
         ("import os", "cannot be read"),
     ],
 )
