@@ -215,6 +215,10 @@ def reading(arguments: Arguments) -> None:
         found["raw_bytes_per_image"] = 2 * config.grid**2 * config.teacher.width
         found["index_bytes_per_image"] = _index_bytes(real)
         found["parquet_bytes_per_image"] = _parquet_bytes(store, Path(scratch)) / len(store)
+        start = time.perf_counter()
+        known = Writer(str(path), store.info).missing(store.keys)
+        found["resume_seconds"] = time.perf_counter() - start
+        assert not known.any()
         store.read([0])  # the first read of a fragment verifies it
         start = time.perf_counter()
         rows = sum(len(batch) for batch in store.batches(["codes", "length"]))

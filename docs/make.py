@@ -410,6 +410,7 @@ def corpus_speed() -> str:
         ["store, bytes per image", f"{found['bytes_per_image']:.1f}"],
         ["with keys of four characters", f"{found['bytes_per_image_without_keys']:.1f}"],
         ["codes and length in Parquet", f"{found['parquet_bytes_per_image']:.1f}"],
+        ["finding that no image is new", f"{found['resume_seconds']:.1f} s"],
         ["rows read in order", f"{found['rows_per_second']:,.0f} per second"],
         ["rows read in random order", f"{found['random_rows_per_second']:,.0f} per second"],
         [

@@ -22,6 +22,7 @@ def test_index_and_search(run: Run, store: Path, pictures: Path, tmp_path: Path)
     status, _, err = run("index", store)
     assert (status, "Indexed 3 of 3 programs" in err) == (0, True)
     assert json.loads(run("index", store, "--json")[1])["indexed"] == 0
+    assert json.loads(run("store", "info", store, "--json")[1])["indexed"] == 3
     query = sorted(pictures.iterdir())[0]
     status, out, _ = run("search", store, query, "-k", 2, "--json")
     found = json.loads(out)

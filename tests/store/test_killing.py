@@ -46,6 +46,27 @@ def test_encoders_on_a_cluster_that_are_killed_lose_nothing(tmp_path, model):
         assert_nothing_is_lost(found["ray"][victim])
 
 
+@pytest.mark.slow
+def test_a_full_disk_is_named_and_the_same_command_goes_on(photos, tmp_path, model):
+    """A limit on the size of files stands for the full disk."""
+    import strop
+
+    store = tmp_path / "out.lance"
+    command = [sys.executable, "-m", "strop", "encode", str(photos), "-o", str(store)]
+    command += ["-m", model, "--slice", "8", "--workers", "0"]
+    limited = ["bash", "-c", 'ulimit -f 2; exec "$@"', "bash", *command]  # blocks of 1 KiB
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "Wrote" in done.stderr
+    encode_corpus(str(photos), tmp_path / "whole.lance", model=model, workers=0)
+    ours, theirs = (strop.open_store(path) for path in (store, tmp_path / "whole.lance"))
+    assert sorted(ours.to_arrow().to_pylist(), key=lambda row: row["key"]) == sorted(
+        theirs.to_arrow().to_pylist(), key=lambda row: row["key"]
+    )
+
+
 def test_ray_writes_the_rows_of_one_process(photos, tmp_path, model):
     """The real engine, with images that cannot be read."""
     import strop

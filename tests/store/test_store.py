@@ -61,6 +61,22 @@ def path(tmp_path, program) -> str:
     return path
 
 
+def test_writers_at_the_same_time_write_each_key_once(tmp_path):
+    """Each has opened the table before the other commits, as two encoders at one URL do."""
+    path = str(tmp_path / "photos.lance")
+    programs = draw_program(30)
+    writers = [Writer(path, INFO) for _ in range(2)]
+    written = [
+        writers[turn % 2].append(rows(programs[start : start + 10]), f"{turn}")
+        for turn, start in enumerate((0, 5, 15, 10, 0, 20))
+    ]
+    assert written == [10, 5, 10, 0, 0, 5]
+    store = Store(path)
+    assert sorted(store.keys) == sorted(programs.names)
+    order = [programs.names.index(key) for key in store.keys]
+    assert store[:] == programs[order]
+
+
 def test_programs_come_back_as_they_were_written(path, program):
     store = strop.open_store(path)
     assert len(store) == 40

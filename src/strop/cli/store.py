@@ -45,6 +45,7 @@ def info(store: StorePath, version: Version = None, as_json: Json = False) -> No
     for name in ("length", "quality"):
         if facts[name]:
             out.print(f"  {name}: {_spread(facts[name])}")
+    out.print(f"  indexed: {facts['indexed']:,}")
     out.print(f"  rejects: {facts['rejects']:,}")
     for row in rejects[:10]:
         complain("rejected", f"{row['key']}: {row['reason']}")

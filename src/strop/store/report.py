@@ -15,7 +15,8 @@ from strop.files import PathLike, atomic_path, format_tag
 from strop.program import FORMAT as PROGRAM_FORMAT
 from strop.program import SUFFIXES
 from strop.progress import Progress, no_progress
-from strop.store.schema import read_programs
+from strop.store.index import find_index
+from strop.store.schema import key_hashes, read_programs
 from strop.store.store import Store, damage
 
 
@@ -33,6 +34,7 @@ def summary(store: Store) -> dict[str, Any]:
         for fragment in store.dataset.get_fragments()
         for file in fragment.metadata.files
     )
+    index = find_index(store)
     return {
         "store": store.path,
         "model": store.info.model,
@@ -42,6 +44,7 @@ def summary(store: Store) -> dict[str, Any]:
         "length_rule": json.loads(store.info.length_rule),
         "programs": count,
         "rejects": store.rejects.num_rows,
+        "indexed": 0 if index is None else index.rows,
         "columns": list(store.columns),
         "fragments": len(store.dataset.get_fragments()),
         "bytes": size,
@@ -71,8 +74,6 @@ def check(store: Store, progress: Progress = no_progress) -> dict[str, Any]:
             problems.append(problem)
         progress("checking", number + 1, len(fragments))
     if not problems:
-        from strop.store.schema import key_hashes
-
         seen = np.sort(
             np.concatenate([seen, *(key_hashes(batch["key"]) for batch in store.batches(["key"]))])
         )
