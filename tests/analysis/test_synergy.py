@@ -86,14 +86,14 @@ def test_choosing_the_strongest_pair_of_noise_gains_nothing():
 
 def test_pairs_can_be_deleted_as_well(planted):
     program, tokenizer = planted.program, planted.tokenizer
-    index = synergy.draw_pairs(program, 1, 0)
-    (row, i, j), first = index[0].tolist(), index[:1]
-    ((_, deleted),) = pair_erasure(tokenizer, program, first, edit="delete")
-    before, after = (
-        tokenizer.interpret(each) for each in (program[[row]], program[[row]].delete(j).delete(i))
+    pairs = synergy.draw_pairs(program, 4, 0)
+    (_, deleted), (_, erased) = (
+        next(pair_erasure(tokenizer, program, pairs, edit=edit)) for edit in ("delete", "erase")
     )
-    assert torch.equal(deleted, 1 - torch.cosine_similarity(before, after, dim=-1))
-    ((_, erased),) = pair_erasure(tokenizer, program, first)
+    for (row, i, j), found in zip(pairs.tolist(), deleted, strict=True):
+        one = program[[row]]
+        before, after = (tokenizer.interpret(each) for each in (one, one.delete(j).delete(i)))
+        assert torch.equal(found, 1 - torch.cosine_similarity(before, after, dim=-1)[0])
     assert not torch.equal(deleted, erased)
     found = synergy.run(planted, synergy.Options(draws=9, examples=1, edit="delete"))
     assert any("move up" in note for note in found.notes)

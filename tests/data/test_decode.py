@@ -40,4 +40,5 @@ def test_what_we_say_ourselves_is_not_damage(tmp_path: Path) -> None:
 def test_the_nearest_pixel_is_that_at_the_centre() -> None:
     rows = torch.arange(6)[:, None].expand(6, 3)
     assert nearest(rows, 2, 1).tolist() == [[1], [4]]  # centres at 1.5 and 4.5
+    assert nearest(rows.T, 1, 2).tolist() == [[1, 4]]
     assert nearest(rows.T, 3, 12)[0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]

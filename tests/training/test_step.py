@@ -15,7 +15,7 @@ from strop.curriculum import (
     scaled,
 )
 from strop.model.length_head import LengthHeadConfig
-from strop.objective import ObjectiveConfig, cosine_error, squared_error
+from strop.objective import ObjectiveConfig, cosine_error, latent_alignment, squared_error
 from strop.training.forward import METRICS, SCALARS, StepConfig, forward, step_values
 from strop.training.loop import stepper_trouble
 from strop.training.recorded import WARM_STEPS
@@ -110,6 +110,33 @@ def test_the_oracle_and_its_probes_leave_no_gradient():
         assert not outcome.metrics.requires_grad
     for name, gradient in gradients[0].items():
         assert torch.equal(gradient, gradients[1][name]), name
+
+
+def test_probes_compare_every_second_row_with_its_own_field():
+    tokenizer = tiny_tokenizer()
+    config = step_config(curriculum={"probe_fraction": 0.5, "truncation_minimum": 2})
+    outcome = run_forward(tokenizer, config, 9, probing=True)
+    lengths = outcome.active.sum(-1)
+    field = batch().float() * tokenizer.config.teacher.scale
+    rises, falls = [], []
+    with torch.no_grad():
+        z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
+
+        def error(row: int, length: int) -> float:
+            seen = tokenizer.interpreter(z_q[[row], :length], torch.ones(1, length).bool())
+            return latent_alignment(seen, field[[row]]).item()
+
+        for row in range(0, 8, 2):
+            at = int(lengths[row])
+            now = error(row, at)
+            if at - 2 >= 2:
+                rises.append(max(error(row, at - 2) - now, 0) / now)
+            if at + 2 <= K:
+                falls.append(max(now - error(row, at + 2), 0) / now)
+    assert rises
+    assert falls
+    assert outcome.state.slope_short.item() == pytest.approx(sum(rises) / len(rises), rel=1e-3)
+    assert outcome.state.slope_long.item() == pytest.approx(sum(falls) / len(falls), rel=1e-3)
 
 
 def test_a_rate_head_learns_the_errors_at_the_random_lengths():
