@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.scenes import vocabulary as words
-
-Vector = tuple[Tensor, Tensor, Tensor]
-"""x, y and z as separate tensors of one shape, which are contiguous on a CPU and fused on a GPU."""
+from strop.scenes.vectors import Vector, each, vector
 
 
 def basis(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,11 +24,10 @@ def directions(camera: Tensor, across: Tensor, down: Tensor) -> Vector:
     `across` and `down` (N,) come from `image_plane`. Each of the returned x, y, z is (B, N). The
     parameter of a ray is its depth in metres.
     """
-    right, up, forward = basis(camera)
-    x, y, z = (
-        forward[:, k, None] + right[:, k, None] * across - up[:, k, None] * down for k in range(3)
+    return each(
+        lambda right, up, forward: forward[:, None] + right[:, None] * across - up[:, None] * down,
+        *map(vector, basis(camera)),
     )
-    return x, y, z
 
 
 def image_plane(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from strop.scenes import vocabulary as words
-from strop.scenes.camera import Vector
 from strop.scenes.scene import Scenes
+from strop.scenes.vectors import Vector, dot, each
 
 BEVEL = {words.CUBE: 0.2, words.SPHERE: 1.0, words.CYLINDER: 0.07}
 """Radius of the rounded edges relative to the object; fitted to masks of the generator."""
@@ -86,7 +86,7 @@ def _by_shape(table: dict[int, float], cube: Tensor, sphere: Tensor) -> Tensor:
 
 def to_local(solid: Solids, point: Vector) -> Vector:
     """Transform a point from the world to the object frame."""
-    return rotate_in(solid, (point[0] - solid.x, point[1] - solid.y, point[2] - solid.z))
+    return rotate_in(solid, each(torch.sub, point, (solid.x, solid.y, solid.z)))
 
 
 def rotate_in(solid: Solids, vector: Vector) -> Vector:
@@ -170,14 +170,13 @@ def round_edges(
     Returns the parameter of the ray and whether it hits the rounded object. A few steps of sphere
     tracing suffice, because hull and object are close.
     """
-    ox, oy, oz = to_local(solid, origin)
-    dx, dy, dz = rotate_in(solid, direction)
-    speed = torch.rsqrt(dx * dx + dy * dy + dz * dz)
+    start, way = to_local(solid, origin), rotate_in(solid, direction)
+    speed = torch.rsqrt(dot(way, way))
     finite = torch.where(torch.isfinite(enter), enter, 0.0)
     gap = torch.zeros_like(finite)
     for step in range(_ROUNDING_STEPS + 1):
-        x, y, z = _excess(solid, (ox + finite * dx, oy + finite * dy, oz + finite * dz))
-        gap = torch.sqrt(x * x + y * y + z * z) - solid.bevel
+        excess = _excess(solid, each(lambda o, d, t=finite: o + t * d, start, way))
+        gap = torch.sqrt(dot(excess, excess)) - solid.bevel
         if step < _ROUNDING_STEPS:
             finite = finite + gap * speed
     return torch.where(solid.sphere, enter, finite), solid.sphere | (gap < _ROUNDING_GAP)
@@ -188,9 +187,9 @@ def normal(solid: Solids, local: Vector) -> Vector:
 
     Near an edge it follows the rounded edge, which gives metal edges their highlights.
     """
-    nx, ny, nz = _excess(solid, local)
-    length = torch.rsqrt((nx * nx + ny * ny + nz * nz).clamp(min=_TINY))
-    return rotate_out(solid, (nx * length, ny * length, nz * length))
+    excess = _excess(solid, local)
+    length = torch.rsqrt(dot(excess, excess).clamp(min=_TINY))
+    return rotate_out(solid, each(lambda part: part * length, excess))
 
 
 def _excess(solid: Solids, local: Vector) -> Vector:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strop.scenes.camera import Vector
 from strop.scenes.scene import Scenes
+from strop.scenes.vectors import Vector, each, vector
 
 # Power (red, green, blue) and edge length of the key, fill and back light.
 _LIGHT_POWER = ((17.3, 16.1, 13.8), (4.2, 4.5, 5.45), (6.5, 6.45, 6.6))
@@ -35,23 +35,18 @@ def lights(scenes: Scenes) -> Lights:
     upright = torch.linalg.cross(level, facing)
     power = position.new_tensor(_LIGHT_POWER)
     return Lights(
-        _split(position),
-        _split(level * edge),
-        _split(upright * edge),
-        _split(facing),
-        _split(power.expand_as(position)),
+        vector(position),
+        vector(level * edge),
+        vector(upright * edge),
+        vector(facing),
+        vector(power.expand_as(position)),
     )
 
 
 def light_samples(lamp: Lights, across: Tensor, up: Tensor) -> Vector:
     """Points on the lamps: `across` and `up` are (S, N) in [-1/2, 1/2]; gives (B, L, S, N)."""
-    x, y, z = (
-        position[:, :, None, None] + side[:, :, None, None] * across + rise[:, :, None, None] * up
-        for position, side, rise in zip(lamp.position, lamp.across, lamp.up, strict=True)
+    position, side, rise = (
+        each(lambda part: part[:, :, None, None], value)
+        for value in (lamp.position, lamp.across, lamp.up)
     )
-    return x, y, z
-
-
-def _split(value: Tensor) -> Vector:
-    x, y, z = value.unbind(-1)
-    return x, y, z
+    return each(lambda centre, s, r: centre + s * across + r * up, position, side, rise)

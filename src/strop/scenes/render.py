@@ -13,11 +13,11 @@ from torch import Tensor
 from strop.scenes import camera as cameras
 from strop.scenes import hashing, shading, trace
 from strop.scenes import vocabulary as words
-from strop.scenes.camera import Vector
 from strop.scenes.geometry import Solids, normal, solids, to_local
 from strop.scenes.lights import Lights, light_samples, lights
 from strop.scenes.scene import Scenes
 from strop.scenes.shading import Surface
+from strop.scenes.vectors import Vector, dot, each, vector
 
 RENDERER_VERSION = 1
 """Incremented when a seed gives other scenes or other pixels."""
@@ -103,25 +103,23 @@ def _surface(
     far = (direction[2] >= -1e-6) | (floor > FAR)
     ground = which < 0
     depth = torch.where(ground, torch.where(far, FAR, floor), depth)
-    point = tuple(o + depth * d for o, d in zip(origin, direction, strict=True))
+    point = each(lambda o, d: o + depth * d, origin, direction)
     index = which.clamp(min=0)
     solid = Solids(*(value.gather(1, index) for value in scene.solid))
-    facing = normal(solid, to_local(solid, (point[0], point[1], point[2])))
-    zero, one = torch.zeros_like(depth), torch.ones_like(depth)
-    facing = (
-        torch.where(ground, zero, facing[0]),
-        torch.where(ground, zero, facing[1]),
-        torch.where(ground, one, facing[2]),
-    )
-    albedo = tuple(
-        torch.where(ground, shading.GROUND_ALBEDO, part.gather(1, index)) for part in scene.albedo
-    )
-    length = torch.rsqrt(direction[0] ** 2 + direction[1] ** 2 + direction[2] ** 2)
+    x, y, z = normal(solid, to_local(solid, point))
+    length = torch.rsqrt(dot(direction, direction))
     surface = Surface(
-        point=(point[0], point[1], point[2]),
-        normal=facing,
-        view=(-direction[0] * length, -direction[1] * length, -direction[2] * length),
-        albedo=(albedo[0], albedo[1], albedo[2]),
+        point=point,
+        normal=(
+            torch.where(ground, 0.0, x),
+            torch.where(ground, 0.0, y),
+            torch.where(ground, 1.0, z),
+        ),
+        view=each(lambda part: -part * length, direction),
+        albedo=each(
+            lambda part: torch.where(ground, shading.GROUND_ALBEDO, part.gather(1, index)),
+            scene.albedo,
+        ),
         metal=scene.metal.gather(1, index) & ~ground,
         ground=ground,
         own=which,
@@ -141,11 +139,12 @@ def _light(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense:
     straight = shading.direct(surface, scene.lamp, seen)
     open_sky, glow = shading.surroundings(surface, scene.solid, scene.albedo)
     share = torch.where(surface.metal, 0.0, open_sky)
-    red, green, blue = (
-        s + albedo * share * (shading.AMBIENT + shading.BLEED * g)
-        for s, albedo, g in zip(straight, surface.albedo, glow, strict=True)
+    return each(
+        lambda s, albedo, g: s + albedo * share * (shading.AMBIENT + shading.BLEED * g),
+        straight,
+        surface.albedo,
+        glow,
     )
-    return red, green, blue
 
 
 def _mirror(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense: bool) -> Vector:
@@ -161,31 +160,27 @@ def _mirror(scene: World, surface: Surface, shadow: tuple[Tensor, Tensor], dense
     away = torch.sqrt(seen.point[0] ** 2 + seen.point[1] ** 2)
     fade = ((away - near) / (far - near)).clamp(0.0, 1.0)
     fade = torch.where(seen.ground, torch.where(hit, fade, 1.0), 0.0)
-    red, green, blue = (
-        world_light * fade
-        + (part + torch.where(seen.metal, albedo * shading.METAL_TINT * second, 0.0)) * (1.0 - fade)
-        for part, albedo in zip(light, seen.albedo, strict=True)
-    )
-    return red, green, blue
+
+    def mirrored(part: Tensor, albedo: Tensor) -> Tensor:
+        again = torch.where(seen.metal, albedo * shading.METAL_TINT * second, 0.0)
+        return world_light * fade + (part + again) * (1.0 - fade)
+
+    return each(mirrored, light, seen.albedo)
 
 
 def _reflect(view: Vector, facing: Vector) -> Vector:
     """Reflection of the view direction at the normal `facing`, (B, N) unit vectors."""
-    along = view[0] * facing[0] + view[1] * facing[1] + view[2] * facing[2]
-    return (
-        2.0 * along * facing[0] - view[0],
-        2.0 * along * facing[1] - view[1],
-        2.0 * along * facing[2] - view[2],
-    )
+    along = dot(view, facing)
+    return each(lambda v, f: 2.0 * along * f - v, view, facing)
 
 
 def _blur(direction: Vector, place: tuple[Tensor, Tensor]) -> Vector:
     """Spread mirror rays over a small cone by `place` (1, N) in [-1/2, 1/2]."""
     x, y, z = direction
     side, rise = (shading.MIRROR_BLUR * part[0] for part in place)
-    x, y, z = x - side * y, y + side * x, z + rise
-    length = torch.rsqrt(x * x + y * y + z * z)
-    return x * length, y * length, z * length
+    spread = x - side * y, y + side * x, z + rise
+    length = torch.rsqrt(dot(spread, spread))
+    return each(lambda part: part * length, spread)
 
 
 def radiance(
@@ -193,10 +188,9 @@ def radiance(
 ) -> Tensor:
     """Linear red, green and blue along the camera rays: (B, N, 3)."""
     direction = cameras.directions(scene.camera, rays.across, rays.down)
-    ox, oy, oz = (scene.camera[:, k : k + 1] for k in range(3))
-    origin = (ox, oy, oz)
+    origin = each(lambda part: part[:, None], vector(scene.camera))
     if dense:
-        nothing = torch.full(direction[0].shape, -1, device=ox.device, dtype=torch.int64)
+        nothing = torch.full_like(direction[0], -1, dtype=torch.int64)
         depth, which = trace.nearest(scene.solid, origin, direction, nothing, True)
     else:
         depth, which = trace.nearest_of_camera(scene.solid, scene.camera, *size, samples)
@@ -218,8 +212,8 @@ def radiance(
 
 
 def _pick(surface: Surface, index: Tensor) -> Surface:
-    def take(vector: Vector) -> Vector:
-        return vector[0][:, index], vector[1][:, index], vector[2][:, index]
+    def take(value: Vector) -> Vector:
+        return each(lambda part: part[:, index], value)
 
     return Surface(
         take(surface.point),

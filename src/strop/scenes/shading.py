@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from strop.scenes import vocabulary as words
-from strop.scenes.camera import Vector
 from strop.scenes.geometry import Solids
 from strop.scenes.lights import Lights
 from strop.scenes.scene import Scenes
+from strop.scenes.vectors import Vector, dot, each, vector
 
 GROUND_ALBEDO = 0.826
 AMBIENT = 0.165
@@ -60,26 +60,25 @@ class Surface(NamedTuple):
 def albedos(scenes: Scenes) -> Vector:
     """Linear red, green and blue of the objects, each (B, O)."""
     table = scenes.position.new_tensor(words.RGB) / 255.0
-    return _split(table[scenes.color])
+    return vector(table[scenes.color])
 
 
 def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
     """Direct light of the lamps; `seen` (B, L, N) is the visible share of each lamp."""
-    way = [
-        position[..., None] - part[:, None]
-        for position, part in zip(lamp.position, surface.point, strict=True)
-    ]
-    inverse = torch.rsqrt(_dot(way, way))
-    to = [part * inverse for part in way]
-    normal = [part[:, None] for part in surface.normal]
-    view = [part[:, None] for part in surface.view]
-    cosine = _dot(normal, to).clamp(min=0.0)
-    leaving = -_dot([part[..., None] for part in lamp.facing], to)
+    way = each(
+        lambda position, part: position[..., None] - part[:, None], lamp.position, surface.point
+    )
+    inverse = torch.rsqrt(dot(way, way))
+    to = each(lambda part: part * inverse, way)
+    normal = each(lambda part: part[:, None], surface.normal)
+    view = each(lambda part: part[:, None], surface.view)
+    cosine = dot(normal, to).clamp(min=0.0)
+    leaving = -dot(each(lambda part: part[..., None], lamp.facing), to)
     strength = seen * leaving.clamp(min=0.0) * inverse * inverse
     # Glossy part: the microfacet lobe around the half vector.
-    half = [a + b for a, b in zip(to, view, strict=True)]
-    facing = _dot(normal, half).clamp(min=0.0)
-    facing = facing * facing / _dot(half, half).clamp(min=1e-9)
+    half = each(torch.add, to, view)
+    facing = dot(normal, half).clamp(min=0.0)
+    facing = facing * facing / dot(half, half).clamp(min=1e-9)
     alpha = torch.where(surface.metal, _METAL_ALPHA, _RUBBER_ALPHA)
     square = torch.where(surface.ground, _GROUND_ALPHA, alpha)[:, None] ** 2
     spread = facing * (square - 1.0) + 1.0
@@ -90,12 +89,14 @@ def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
     shine = gloss * square / math.pi * strength * risen / (spread * spread)
     matte = cosine * strength
     # The lamps are summed first, because the other factors do not depend on their colour.
-    red, green, blue = (
-        _over_lamps(power, matte) * torch.where(surface.metal, 0.0, albedo / math.pi)
-        + _over_lamps(power, shine) * torch.where(surface.metal, albedo, 1.0)
-        for power, albedo in zip(lamp.power, surface.albedo, strict=True)
+    return each(
+        lambda power, albedo: (
+            _over_lamps(power, matte) * torch.where(surface.metal, 0.0, albedo / math.pi)
+            + _over_lamps(power, shine) * torch.where(surface.metal, albedo, 1.0)
+        ),
+        lamp.power,
+        surface.albedo,
     )
-    return red, green, blue
 
 
 def _over_lamps(power: Tensor, amount: Tensor) -> Tensor:
@@ -112,19 +113,18 @@ def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tenso
     Objects are approximated by spheres, for which both have a closed form. `albedo` is (B, O).
     Returns (B, N) and red, green, blue (B, N).
     """
-    px, py, pz = (part[:, None] for part in surface.point)
-    nx, ny, nz = (part[:, None] for part in surface.normal)
     every = solid.spread()
-    dx, dy, dz = every.x - px, every.y - py, every.z - pz
-    inverse = torch.rsqrt((dx * dx + dy * dy + dz * dz).clamp(min=1e-6))
+    way = each(lambda o, part: o - part[:, None], (every.x, every.y, every.z), surface.point)
+    facing = each(lambda part: part[:, None], surface.normal)
+    inverse = torch.rsqrt(dot(way, way).clamp(min=1e-6))
     ratio = (inverse / every.scale).clamp(max=1.0)
     # The part of the sphere below the horizon of the point does not count.
-    lift = ((dx * nx + dy * ny + dz * nz) * inverse + ratio) / (1.0 + ratio)
-    index = torch.arange(solid.x.shape[1], device=px.device)[:, None]
+    lift = (dot(way, facing) * inverse + ratio) / (1.0 + ratio)
+    index = torch.arange(solid.x.shape[1], device=ratio.device)[:, None]
     counts = every.present & (surface.own[:, None] != index)
     share = torch.where(counts, lift.clamp(min=0.0) * ratio * ratio, 0.0)
-    red, green, blue = ((share * part[..., None]).sum(dim=1) for part in albedo)
-    return (1.0 - share).prod(dim=1), (red, green, blue)
+    reflected = each(lambda part: (share * part[..., None]).sum(dim=1), albedo)
+    return (1.0 - share).prod(dim=1), reflected
 
 
 def world_radiance(direction: Vector) -> Tensor:
@@ -148,12 +148,3 @@ def to_srgb(linear: Tensor) -> Tensor:
         value <= 0.0031308, 12.92 * value, 1.055 * value.clamp(min=1e-8) ** (1 / 2.4) - 0.055
     )
     return (curve * 255.0 + 0.5).to(torch.uint8)
-
-
-def _dot(a: list[Tensor], b: list[Tensor]) -> Tensor:
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
-
-
-def _split(value: Tensor) -> Vector:
-    x, y, z = value.unbind(-1)
-    return x, y, z

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from strop.scenes import vocabulary as words
-from strop.scenes.camera import Vector, basis
+from strop.scenes.camera import basis
 from strop.scenes.geometry import Solids, interval, interval_of, round_edges, shape_codes
 from strop.scenes.lights import Lights
+from strop.scenes.vectors import Vector, each, vector
 
 _START = 1e-4
 """Intersections closer to the origin of a ray are ignored."""
@@ -30,7 +31,7 @@ def nearest(
     """
     # A reduction over objects instead of a loop keeps the compiled kernel small.
     every = solid.spread()
-    start, way = _apart(origin), _apart(direction)
+    start, way = (each(lambda part: part[:, None], ray) for ray in (origin, direction))
     enter, leave = interval(every, start, way)
     index = torch.arange(solid.x.shape[1], device=skip.device)[:, None]
     hit = (enter < leave) & (enter > _START) & every.present & (skip[:, None] != index)
@@ -39,11 +40,6 @@ def nearest(
         hit = hit & inside
     best, which = torch.where(hit, enter, torch.inf).min(dim=1)
     return best, torch.where(torch.isfinite(best), which, -1)
-
-
-def _apart(vector: Vector) -> Vector:
-    """(B, N) to (B, 1, N), to broadcast against objects (B, O, 1)."""
-    return vector[0][:, None], vector[1][:, None], vector[2][:, None]
 
 
 def nearest_of_camera(
@@ -61,15 +57,16 @@ def nearest_of_camera(
     focal = words.FOCAL * max(rows, columns)
     down = (row.to(camera.dtype) + (0.5 - rows / 2)) / focal
     across = (column.to(camera.dtype) + (0.5 - columns / 2)) / focal
-    right, up, forward = (axis[owner].unbind(-1) for axis in basis(camera))
-    x, y, z = (forward[k] + right[k] * across - up[k] * down for k in range(3))
-    eye = camera[owner]
-    enter, leave = interval(solid.take(pairs), _vector(eye), (x, y, z))
+    direction = each(
+        lambda right, up, forward: forward + right * across - up * down,
+        *(vector(axis[owner]) for axis in basis(camera)),
+    )
+    eye = vector(camera[owner])
+    enter, leave = interval(solid.take(pairs), eye, direction)
     # Rounding costs more than intersection, so it is computed for hits only.
     met = torch.nonzero((enter < leave) & (enter > _START)).squeeze(-1)
-    enter, inside = round_edges(
-        solid.take(pairs[met]), _vector(eye[met]), (x[met], y[met], z[met]), enter[met]
-    )
+    eye, direction = (each(lambda part: part[met], ray) for ray in (eye, direction))
+    enter, inside = round_edges(solid.take(pairs[met]), eye, direction, enter[met])
     hit, enter = met[inside], enter[inside]
     flat = (owner[hit] * rows + row[hit]) * columns + column[hit]
     index = pairs[hit] % count
@@ -79,11 +76,6 @@ def nearest_of_camera(
     which = torch.full_like(best, -1, dtype=torch.int64)
     which[flat[won]] = index[won]
     return best.reshape(batch, rows * columns), which.reshape(batch, rows * columns)
-
-
-def _vector(value: Tensor) -> Vector:
-    x, y, z = value.unbind(-1)
-    return x, y, z
 
 
 def _covered(
@@ -129,14 +121,14 @@ def visible(solid: Solids, point: Vector, samples: Vector, own: Tensor) -> Tenso
     object of a point (-1 for the ground). An object does not shade itself, because it is convex and
     surfaces that face away are dark. Returns (B, L, N).
     """
-    px, py, pz = (part[:, None, None, None] for part in point)
-    way = tuple(part[:, :, :, None] for part in samples)
+    start = each(lambda part: part[:, None, None, None], point)
+    way = each(lambda part, origin: part[:, :, :, None] - origin, samples, start)
     every = Solids(*(value[:, None, None, :, None] for value in solid))
-    enter, leave = interval(every, (px, py, pz), (way[0] - px, way[1] - py, way[2] - pz))
+    enter, leave = interval(every, start, way)
     index = torch.arange(solid.x.shape[1], device=own.device)[:, None]
     hit = (enter < leave) & (leave > _START) & (enter < 1.0)
     hit = hit & every.present & (own[:, None, None, None] != index)
-    return (~hit.any(dim=3)).to(px.dtype).mean(dim=2)
+    return (~hit.any(dim=3)).to(point[0].dtype).mean(dim=2)
 
 
 def visible_sparse(
