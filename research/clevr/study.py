@@ -24,11 +24,11 @@ import torch
 
 from rows import FACTS
 from strop.analysis.evaluate import evaluate
-from strop.cli.console import err
+from strop.cli.console import err, progress_bars
 from strop.data.spec import open_dataset
 from strop.device import describe_machine
 from strop.files import read_json, write_json, write_text
-from strop.training.callbacks import Callback, Metrics, ProgressBar, TrainingRun
+from strop.training.callbacks import Callback, Metrics, TrainingRun
 from strop.training.decoder_training import train_decoder
 from strop.training.loop import train
 from strop.training.preset import load_preset
@@ -215,14 +215,16 @@ def train_row(row: str, arguments: argparse.Namespace) -> None:
     pixels = plan.model.image_size
     scenes = f"scenes:?n={{}}&seed=1&size={pixels}"
     throughput, started = Throughput(), time.monotonic()
-    result = train(
-        plan,
-        scenes.format(arguments.scenes),
-        out=runs / name_of(row, arguments),
-        cache=runs / f"{teacher}.safetensors",
-        teacher=arguments.teacher,
-        callbacks=[throughput, ProgressBar(err)],
-    )
+    with progress_bars() as bars:
+        result = train(
+            plan,
+            scenes.format(arguments.scenes),
+            out=runs / name_of(row, arguments),
+            cache=runs / f"{teacher}.safetensors",
+            teacher=arguments.teacher,
+            callbacks=[throughput],
+            progress=bars,
+        )
     minutes = (time.monotonic() - started) / 60
     tokenizer, run = result.tokenizer, result.folder
     assert run is not None

@@ -159,7 +159,8 @@ def initial_state(device: torch.device | str = "cpu") -> CurriculumState:
     return CurriculumState(*(torch.zeros((), device=device) for _ in CurriculumState._fields))
 
 
-def _alone(value: Tensor) -> Tensor:
+def alone(value: Tensor) -> Tensor:
+    """The `Reduce` of a single process."""
     return value
 
 
@@ -198,7 +199,7 @@ def observe(
     config: CurriculumConfig,
     k: int,
     *,
-    reduce: Reduce = _alone,
+    reduce: Reduce = alone,
 ) -> tuple[CurriculumState, Tensor, Modulator]:
     """Phase 2: the new averages, the target lengths (B,) and the modulator.
 
@@ -399,7 +400,7 @@ def mixed_lengths(random: Tensor, deployed: Tensor, uniform: Tensor, handoff: Te
 
 
 def equal_error_lengths(
-    log_error: Tensor, config: CurriculumConfig, *, reduce: Reduce = _alone
+    log_error: Tensor, config: CurriculumConfig, *, reduce: Reduce = alone
 ) -> Tensor:
     """The deployed lengths (B,) of a head that predicts rate curves.
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.config import check_ranges
-from strop.curriculum import EPSILON, IN_STEPS, Reduce
+from strop.curriculum import EPSILON, IN_STEPS, Reduce, alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,6 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "objective")
-
-
-def _alone(value: Tensor) -> Tensor:
-    return value
 
 
 def diversity_warmup(config: ObjectiveConfig, step: int) -> float:
@@ -63,7 +59,7 @@ def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
     return (predicted.float() - target.float()).square().mean((-2, -1))
 
 
-def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = _alone) -> Tensor:
+def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = alone) -> Tensor:
     """L_commit of Section 2.2: squared distance of tokens to their codes, summed over channels.
 
     The mean over the active tokens of the batch; the paper does not say over what it averages.
@@ -78,7 +74,7 @@ def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = _alo
 
 
 def diversity(
-    similarity: Tensor, active: Tensor, temperature: float, *, reduce: Reduce = _alone
+    similarity: Tensor, active: Tensor, temperature: float, *, reduce: Reduce = alone
 ) -> Tensor:
     """L_div of Section 2.2, as `1 - H(p) / log N`: the paper gives no formula.
 

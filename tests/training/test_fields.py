@@ -90,10 +90,10 @@ def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tm
             f"folder:{pictures}",
             config,
             TrainingConfig(),
-            progress=lambda done, total: progress.append((done, total)),
+            progress=lambda *shown: progress.append(shown),
         )
     assert cache.fields.shape == (12, 2, 4, 192)  # the broken one is left out
-    assert progress[-1] == (12, 13)
+    assert progress[-1] == ("computing fields", 12, 13)
     dataset = open_dataset(f"folder:{pictures}")
     images = image_batches(dataset, size=32, fit="squash", batch=3, report=reports.append)
     chunks = compute_fields(images, teacher, TrainingConfig())

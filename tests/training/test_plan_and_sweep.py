@@ -61,12 +61,16 @@ def test_a_few_steps_are_timed():
 
 def test_a_sweep_trains_every_combination_once_and_draws_the_frontier(tmp_path, monkeypatch):
     axes = {"model.quantizer.codes": [16, 32], "training.seed": [0, 1]}
-    said: list[str] = []
+    shown: list[tuple[str, int, int]] = []
     preset, fields = tiny_preset(steps=10), tiny_fields(60)
-    results = sweep(preset, fields, axes, out=tmp_path, say=said.append)
+    results = sweep(
+        preset, fields, axes, out=tmp_path, progress=lambda *report: shown.append(report)
+    )
     assert [run["name"] for run in results] == [
         f"codes={codes},seed={seed}" for codes in (16, 32) for seed in (0, 1)
     ]
+    runs = [report for report in shown if report[0].startswith("runs: ")]
+    assert runs == [(f"runs: {run['name']}", n, 4) for n, run in enumerate(results)]
     first = results[0]
     assert first["bits"] == pytest.approx(first["length_mean"] * 4)
     assert (tmp_path / "frontier.png").stat().st_size > 1000

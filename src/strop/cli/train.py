@@ -23,7 +23,6 @@ from strop.cli.console import (
     ModelArgument,
     Workers,
     counting,
-    err,
     out,
     print_json,
     progress_bars,
@@ -35,7 +34,7 @@ from strop.errors import ConfigError
 from strop.files import exclusive
 from strop.model.checkpoint import list_models, load
 from strop.model.tokenizer import Tokenizer
-from strop.training.callbacks import ProgressBar, TensorBoard
+from strop.training.callbacks import TensorBoard
 from strop.training.decoder_training import train_decoder as fit_decoder
 from strop.training.distributed import this_process
 from strop.training.fitted_targets import CurriculumConfig, Per
@@ -85,19 +84,21 @@ def train(
     if dry_run:
         _dry_run(plan, device, as_json)
         return
-    result = run_training(
-        plan,
-        data,
-        out=folder,
-        validation=validation,
-        cache=cache,
-        teacher=teacher,
-        resume=resume,
-        init=load(init, device="cpu") if init else None,
-        callbacks=[ProgressBar(err), TensorBoard(folder / "tensorboard")],
-        device=device,
-        loading_workers=workers,
-    )
+    with progress_bars() as bars:
+        result = run_training(
+            plan,
+            data,
+            out=folder,
+            validation=validation,
+            cache=cache,
+            teacher=teacher,
+            resume=resume,
+            init=load(init, device="cpu") if init else None,
+            callbacks=[TensorBoard(folder / "tensorboard")],
+            progress=bars,
+            device=device,
+            loading_workers=workers,
+        )
     if not this_process().first:  # they all know the same
         return
     if as_json:
@@ -124,13 +125,8 @@ def train_decoder(
     _lock_folder(context, model, folder)
     tokenizer = load(model, device=device)
     with progress_bars() as bars:
-
-        def show(step: int, losses: dict[str, float]) -> None:
-            text = f"L1 {losses['l1']:.4f}  perceptual {losses['perceptual']:.4f}"
-            bars(f"decoder: {text}", step, steps)
-
         metrics = fit_decoder(
-            tokenizer, data, steps=steps, batch=batch, loading_workers=workers, progress=show
+            tokenizer, data, steps=steps, batch=batch, loading_workers=workers, progress=bars
         )
     _write_back(tokenizer, folder or model, metrics, as_json)
 
@@ -223,17 +219,18 @@ def sweep(
     device: Device = None,
 ) -> None:
     """Train at every combination of settings and draw R² against bits."""
-    results = run_sweep(
-        _resolved(preset, steps, batch, settings),
-        data,
-        _axes(axes),
-        out=folder,
-        say=say,
-        validation=validation,
-        cache=cache,
-        device=device,
-        loading_workers=workers,
-    )
+    with progress_bars() as bars:
+        results = run_sweep(
+            _resolved(preset, steps, batch, settings),
+            data,
+            _axes(axes),
+            out=folder,
+            progress=bars,
+            validation=validation,
+            cache=cache,
+            device=device,
+            loading_workers=workers,
+        )
     if not this_process().first:
         return
     table = Table("run", "bits", "R² (channel means)", "mean length", box=None)
@@ -263,7 +260,7 @@ def features(
     config = resolved.model
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
-    with counting("fields") as count:
+    with progress_bars() as bars:
         written = cache_fields(
             cache,
             data,
@@ -271,7 +268,7 @@ def features(
             resolved.training,
             device=choose_device(device),
             loading_workers=workers,
-            progress=count,
+            progress=bars,
         )
     shape = " x ".join(map(str, written.fields.shape))
     size = written.path.stat().st_size / 2**30

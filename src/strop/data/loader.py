@@ -456,15 +456,22 @@ def read_dataset(dataset: Dataset, **options: Any) -> Batch:
 
 
 def image_batches(
-    dataset: Dataset,
+    dataset: Dataset | Tensor,
     *,
     size: int,
     device: torch.device | str = "cpu",
     batch: int = 64,
     **options: Any,
 ) -> Iterator[Tensor]:
-    """The images alone, (b, 3, size, size) uint8 on `device`; `options` as in `record_batches`."""
+    """The images alone, (b, 3, size, size) uint8 on `device`; `options` as in `record_batches`.
+
+    `dataset` may also be the images themselves, (n, 3, size, size) uint8.
+    """
     device = torch.device(device)
+    if isinstance(dataset, Tensor):
+        for part in checked_images(dataset, size).split(batch):
+            yield part.to(device)
+        return
     if _renders_on(dataset, size, device) and len(dataset):
         yield from dataset.batches(batch, device, drop_last=False)
         return

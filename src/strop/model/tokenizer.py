@@ -270,6 +270,14 @@ class Tokenizer(nn.Module):
         ]
         return torch.cat(parts) / self.config.teacher.scale
 
+    def interpret_tokens(self, z_q: Tensor, active: Tensor) -> Tensor:
+        """Code vectors `(B, L, d_c)` of an `Encoding` to fields `(B, S, d_enc)`: see `interpret`.
+
+        `active` `(B, L)` bool marks the tokens that are read; each row needs at least one.
+        """
+        with self._autocast():
+            return self.interpreter(z_q, active).float() / self.config.teacher.scale
+
     @torch.no_grad()
     def embed(self, program: Program) -> tuple[Tensor, Tensor]:
         """Tokens for another model: embeddings `(B, L, d)` float32 and a mask `(B, L)` bool.

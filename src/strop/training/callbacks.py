@@ -1,15 +1,12 @@
-"""Callbacks of a run: metrics files, progress bar, TensorBoard."""
+"""Callbacks of a run, its metrics file, and TensorBoard."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from strop.files import check_format, format_tag, write_text
 from strop.training.preset import Preset
@@ -37,9 +34,6 @@ class TrainingRun:
 class Callback:
     """Hooks called by the first process of a run; by default they do nothing."""
 
-    def on_fields(self, done: int, total: int) -> None:
-        """While fields are computed before the first step: images done and their total number."""
-
     def on_start(self, run: TrainingRun) -> None:
         """Before the first step, or the first after a resumption."""
 
@@ -54,9 +48,6 @@ class Callback:
 
     def on_end(self, run: TrainingRun, finished: bool) -> None:
         """After the last step, a stop by a signal, or an error."""
-
-    def close(self) -> None:
-        """At the end, even if the run failed before its start."""
 
 
 class MetricsFile:
@@ -81,25 +72,6 @@ class MetricsFile:
         return json.dumps(values, ensure_ascii=False) + "\n"
 
 
-class JsonLines(Callback):
-    """Writes the `metrics.jsonl` of a run."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_start(self, run: TrainingRun) -> None:
-        """Open the file."""
-        self.file = MetricsFile(self.path, run.step)
-
-    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Add a line."""
-        self.file.add("training", run.step, metrics)
-
-    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Add a line."""
-        self.file.add("validation", run.step, metrics)
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of `metrics.jsonl` without a last line that is incomplete."""
     if not path.is_file():
@@ -113,57 +85,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         check_format(line.get("format"), "metrics", METRICS_FORMAT, path)
         lines.append(line)
     return lines
-
-
-class ProgressBar(Callback):
-    """A progress bar with phase, loss, R², mean length, rate and time left."""
-
-    def __init__(self, console: Console) -> None:
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,}/{task.total:,}"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self.held_out = ""
-        self.fields: TaskID | None = None
-
-    def on_fields(self, done: int, total: int) -> None:
-        """Show the progress of the fields."""
-        self.bar.start()
-        if self.fields is None:
-            self.fields = self.bar.add_task("computing fields", total=total)
-        self.bar.update(self.fields, completed=done)
-
-    def on_start(self, run: TrainingRun) -> None:
-        """Show the bar."""
-        self.bar.start()
-        if self.fields is not None:
-            self.bar.remove_task(self.fields)
-        self.task = self.bar.add_task(
-            "compiling" if run.stepper.compiled else "training",
-            total=run.preset.training.steps,
-            completed=run.step,
-        )
-
-    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Advance the bar."""
-        text = (
-            f"phase {metrics['phase']:.0f}  loss {metrics['loss']:.3f}{self.held_out}  "
-            f"{metrics['images_per_second']:,.0f} img/s"
-        )
-        self.bar.update(self.task, completed=run.step, description=text)
-
-    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Show R² and length from now on."""
-        r2, length = metrics["r2_centred"], metrics["length_mean"]
-        self.held_out = f"  R² {r2:.3f}  length {length:.1f}"
-
-    def close(self) -> None:
-        """Stop the bar."""
-        if self.bar.live.is_started:
-            self.bar.stop()
 
 
 class TensorBoard(Callback):
@@ -198,16 +119,3 @@ class TensorBoard(Callback):
         if self.writer is not None:
             for name, value in metrics.items():
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
-
-
-class Callbacks(list[Callback]):
-    """The callbacks of a run, called in order."""
-
-    def call(self, hook: Callable[..., None], *arguments: Any) -> None:
-        """Call a hook of all: `call(Callback.on_log, run, metrics)`."""
-        for callback in self:
-            getattr(callback, hook.__name__)(*arguments)
-
-    def close(self) -> None:
-        """Close all."""
-        self.call(Callback.close)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -20,13 +20,11 @@ from strop.model.interpreter import prefix_mask
 from strop.model.teacher import Teacher
 from strop.model.tokenizer import Tokenizer
 from strop.objective import latent_alignment
+from strop.progress import Progress, no_progress
 from strop.random import seeded
 from strop.training import draws
 from strop.training.fit import fit
 from strop.training.loaders import check_images, split
-
-DecoderProgress = Callable[[int, dict[str, float]], None]
-"""Called with the steps so far and the mean losses since the last call."""
 
 RESIDENT_BYTES = 4 << 30
 """Size of the uint8 images that are kept in memory; larger datasets are read in every epoch."""
@@ -47,7 +45,7 @@ def train_decoder(
     held_out: int = 64,
     seed: int = 0,
     loading_workers: int = 0,
-    progress: DecoderProgress | None = None,
+    progress: Progress = no_progress,
     report_every: int = 50,
 ) -> dict[str, float]:
     """Train a decoder on the interpreted fields of a frozen `tokenizer` and add it to the model.
@@ -107,8 +105,7 @@ def train_decoder(
                 f"term {means[1]}.",
                 "Lower its learning rate.",
             )
-        if progress is not None:
-            progress(step, {"l1": means[0], "perceptual": means[1]})
+        progress(f"decoder: L1 {means[0]:.4f}  perceptual {means[1]:.4f}", step, steps)
         totals.zero_()
         counted = 0
 
@@ -126,7 +123,12 @@ def train_decoder(
     tokenizer.about.pop(ABOUT_WIDTHS, None)
     tokenizer.about.pop("load", None)  # the bundled model of that name differs
     tokenizer.about["decoder"] = f"trained afterwards, {steps:,} steps of {batch} images"
-    return measure_decoder(tokenizer, _images(source, held, tokenizer)) if len(held) else {}
+    if not len(held):
+        return {}
+    images = source[held] if isinstance(source, Tensor) else subset(source, held.tolist())
+    size, fit_to = config.image_size, config.fit
+    batches = image_batches(images, size=size, fit=fit_to, batch=16, device=device)
+    return measure_decoder(tokenizer, batches)
 
 
 @torch.no_grad()
@@ -135,11 +137,10 @@ def interpreted(tokenizer: Tokenizer, images: Tensor) -> tuple[Tensor, Tensor]:
 
     images  (B, 3, H, H) uint8
     """
-    field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
-    k = tokenizer.config.max_length
-    active = prefix_mask(tokenizer.length_head.lengths(field), k)
-    z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
-    return field, tokenizer.interpreter(z_q, active).float()
+    encoding, config = tokenizer(images), tokenizer.config
+    active = prefix_mask(encoding.lengths, config.max_length)
+    made = tokenizer.interpret_tokens(encoding.z_q, active)
+    return encoding.field * config.teacher.scale, made * config.teacher.scale
 
 
 @torch.no_grad()
@@ -233,18 +234,3 @@ def _batches(
     ) as loader:
         for records in loader.forever():
             yield records.images.to(device, non_blocking=True)
-
-
-def _images(source: Dataset | Tensor, rows: Tensor, tokenizer: Tokenizer) -> Iterator[Tensor]:
-    """The images at `rows` in order, uint8 batches on the device."""
-    device, config = tokenizer.device, tokenizer.config
-    if isinstance(source, Tensor):
-        return (source[part.to(source.device)].to(device) for part in rows.split(16))
-    return image_batches(
-        subset(source, rows.tolist()),
-        size=config.image_size,
-        fit=config.fit,
-        resize="fast",
-        batch=16,
-        device=device,
-    )

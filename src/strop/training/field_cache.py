@@ -6,27 +6,27 @@ image, the mirrored one if there are flips, and random views. The metadata is a 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from strop.errors import FormatError, TrainingError
 from strop.files import PathLike, atomic_path, check_format, format_tag
+from strop.progress import Progress, no_progress
 from strop.training.training_config import TrainingConfig
 
 _KIND, _VERSION = "fields", 1
 _HEADER = 4096  # fixed, because it is written last, when the number of images is known
-
-Progress = Callable[[int, int], None]
-"""Called with the number of processed images and their total number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,9 @@ class FieldInfo:
     image_size: int
     fit: str
     versions: Mapping[str, Any]
+
+
+_NAMES = tuple(field.name for field in dataclasses.fields(FieldInfo))
 
 
 def versions_of(training: TrainingConfig) -> dict[str, Any]:
@@ -106,7 +109,7 @@ def write_fields(
     info: FieldInfo,
     *,
     images: int,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> FieldCache:
     """Write chunks (b, m, S, d_enc) of fields to `path` atomically, and open it."""
     target, done = Path(path), 0
@@ -117,8 +120,7 @@ def write_fields(
             for fields in chunks:
                 file.write(fields.contiguous().cpu().view(torch.uint16).numpy().tobytes())
                 done, shape = done + len(fields), tuple(fields.shape[1:])
-                if progress is not None:
-                    progress(done, images)
+                progress("computing fields", done, images)
             if not done:
                 raise TrainingError(
                     f"No field could be computed from {info.data}.", "Check the dataset."
@@ -135,47 +137,30 @@ def write_fields(
 
 def open_fields(path: PathLike) -> FieldCache:
     """Map a cache that `write_fields` wrote."""
-    target = Path(path)
+    target, remedy = Path(path), "Write it again with `strop data features`."
     try:
-        with target.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(min(length, 1 << 20)))
-        about: Mapping[str, Any] = header["__metadata__"]
-        described = header["fields"]
-        check_format(about.get("format"), _KIND, _VERSION, target)
-        if "versions" not in about:
-            raise FormatError(
-                f"{target} was written by an older strop and does not name its views.",
-                "Delete it and write it again with `strop data features`.",
-            )
-        shape = tuple(int(n) for n in described["shape"])
-        info = FieldInfo(
-            teacher=about["teacher"],
-            data=about["data"],
-            teacher_digest=about.get("teacher_digest", ""),
-            data_digest=about.get("data_digest", ""),
-            image_size=int(about["image_size"]),
-            fit=about["fit"],
-            versions=dict(json.loads(about["versions"])),
-        )
+        with safe_open(target, "pt") as file:
+            about, fields = file.metadata() or {}, file.get_tensor("fields")
     except OSError as error:
         raise TrainingError(
-            f"The cache {target} cannot be read ({error.strerror or error}).",
-            "Write it with `strop data features`.",
+            f"The cache {target} cannot be read ({error.strerror or error}).", remedy
         ) from error
-    except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+    except SafetensorError as error:
         raise FormatError(
-            f"{target} is not a field cache ({error!r}).", "Write one with `strop data features`."
+            f"{target} is not a field cache, or truncated or damaged ({error}).", remedy
         ) from error
-    expected = 8 + length + 2 * int(np.prod(shape))
-    if len(shape) != 4 or described["dtype"] != "BF16" or target.stat().st_size != expected:
+    check_format(about.get("format"), _KIND, _VERSION, target)
+    if "versions" not in about:
         raise FormatError(
-            f"{target} is truncated or damaged: {target.stat().st_size} bytes, not {expected}.",
-            "Write it again with `strop data features`.",
+            f"{target} was written by an older strop and does not name its views.",
+            f"Delete it. {remedy}",
         )
-    # Copy-on-write, because torch warns about read-only memory.
-    mapped = np.memmap(target, dtype=np.uint16, mode="c", offset=8 + length, shape=shape)
-    return FieldCache(target, torch.from_numpy(mapped).view(torch.bfloat16), info)
+    try:
+        known: dict[str, Any] = {name: about[name] for name in _NAMES if name in about}
+        known |= {"image_size": int(about["image_size"]), "versions": json.loads(about["versions"])}
+        return FieldCache(target, fields, FieldInfo(**known))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{target} is not a field cache ({error!r}).", remedy) from error
 
 
 def _listed(info: FieldInfo) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import signal
@@ -10,7 +9,6 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +24,10 @@ from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.progress import Progress, no_progress
 from strop.training import distributed
 from strop.training.attention import attended, sound_attention
-from strop.training.callbacks import (
-    Callback,
-    Callbacks,
-    JsonLines,
-    Metrics,
-    TrainingRun,
-    read_metrics,
-)
+from strop.training.callbacks import Callback, Metrics, MetricsFile, TrainingRun, read_metrics
 from strop.training.decoder_training import ABOUT_WIDTHS
 from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
 from strop.training.loaders import to_device
@@ -97,6 +89,7 @@ def train(
     tokenizer: Tokenizer | None = None,
     extra_loss: ExtraLoss | None = None,
     callbacks: Sequence[Callback] = (),
+    progress: Progress = no_progress,
     device: str | torch.device | None = None,
     loading_workers: int = 0,
 ) -> Result:
@@ -116,6 +109,7 @@ def train(
                 preset's model, and a trained codebook is kept
     extra_loss  a further term of the loss; see `Interpretation` for its input
     callbacks   see `Callback`; called in the first process only
+    progress    called with the task, the images or steps done and their number, as well
 
     Under `torchrun` the processes share `training.batch`. SIGTERM and SIGINT stop the run after the
     current step and write a checkpoint; before the first step they end the program.
@@ -139,7 +133,6 @@ def train(
         torch.random.fork_rng(devices=devices),
         distributed.joined(chosen) as workers,
         distributed.only_writer(folder),
-        closing(Callbacks(callbacks if workers.first else ())) as hooks,
         sound_attention(*attended(preset.model)),
         _Stop() as stop,
     ):
@@ -149,6 +142,8 @@ def train(
                 "cannot share equally.",
                 "Choose a multiple of their number.",
             )
+        if not workers.first:
+            callbacks, progress = (), no_progress
         checkpoint = open_run(folder, resume=resume) if folder is not None else None
         if checkpoint is not None and teacher is not None:
             stored = _stored_preset(checkpoint).model.teacher
@@ -166,7 +161,7 @@ def train(
             workers=workers,
             device=chosen,
             loading_workers=loading_workers,
-            progress=functools.partial(hooks.call, Callback.on_fields),
+            progress=progress,
         )
         widths = run_data.config.decoder.widths if run_data.config.decoder else None
         own = tokenizer is not None
@@ -191,12 +186,11 @@ def train(
             run.step, seconds = checkpoint.step, checkpoint.about["seconds"]
         if folder is not None and workers.first:
             write_json(folder / "run.json", "run", 1, to_dict(preset))
-            hooks.insert(0, JsonLines(folder / "metrics.jsonl"))
         about: dict[str, Any] = {"name": preset.name, "preset": preset.name}
         if widths is not None and tokenizer.decoder is None:  # for `train_decoder`
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
-        loop = _Loop(run, run_data, hooks, stop, seconds)
+        loop = _Loop(run, run_data, callbacks, progress, stop, seconds)
         return loop.go(checkpoint is None and _untrained(tokenizer))
 
 
@@ -220,12 +214,14 @@ class _Loop:
         self,
         run: TrainingRun,
         data: RunData,
-        hooks: Callbacks,
+        callbacks: Sequence[Callback],
+        progress: Progress,
         stop: _Stop,
         seconds: float,
     ) -> None:
         self.run, self.data, self.config = run, data, run.stepper.config
-        self.hooks, self.stop = hooks, stop
+        self.callbacks, self.progress, self.stop = callbacks, progress, stop
+        self.file: MetricsFile | None = None
         self.before, self.started = seconds, time.monotonic()
         self.metrics: Metrics = {}
         self.last_log = (time.monotonic(), run.step)
@@ -237,7 +233,11 @@ class _Loop:
 
     def go(self, initialise: bool) -> Result:
         run, stepper, training = self.run, self.run.stepper, self.config.training
-        self.hooks.call(Callback.on_start, run)
+        if run.folder is not None and self.config.workers.first:
+            self.file = MetricsFile(run.folder / "metrics.jsonl", run.step)
+        self._call("on_start")
+        task = "training: compiling" if stepper.compiled else "training"
+        self.progress(task, run.step, training.steps)
         finished = False
         try:
             batches = self.data.loader.batches(run.step)
@@ -266,7 +266,7 @@ class _Loop:
             if finished:
                 self._finish(keep=again)
         finally:
-            self.hooks.call(Callback.on_end, run, finished)
+            self._call("on_end", finished)
             # In every process: each reads different images.
             if problems := self.data.loader.report():
                 warnings.warn(problems, stacklevel=3)
@@ -312,7 +312,25 @@ class _Loop:
                 ),
                 "images_per_second": images / max(now - begun, 1e-9),
             }
-            self.hooks.call(Callback.on_log, self.run, metrics)
+            self._report("training", metrics)
+            self._call("on_log", metrics)
+            self._show_progress(metrics)
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(self.run, *arguments)
+
+    def _report(self, kind: str, metrics: Metrics) -> None:
+        if self.file is not None:
+            self.file.add(kind, self.run.step, metrics)
+
+    def _show_progress(self, metrics: Metrics) -> None:
+        text = f"training: phase {metrics['phase']:.0f}  loss {metrics['loss']:.3f}"
+        if self.metrics:  # of the last validation
+            text += f"  R² {self.metrics['r2_centred']:.3f}"
+            text += f"  length {self.metrics['length_mean']:.1f}"
+        text += f"  {metrics['images_per_second']:,.0f} img/s"
+        self.progress(text, self.run.step, self.config.training.steps)
 
     def _check_trouble(self) -> None:
         found = stepper_trouble(self.run.stepper)
@@ -334,11 +352,10 @@ class _Loop:
             return
         stepper.tokenizer.eval()
         with stepper.averaged_weights():
-            self.metrics = validate(
-                stepper.tokenizer, self.data.held_out, precision=stepper.precision
-            )
+            self.metrics = validate(stepper.tokenizer, self.data.held_out)
         stepper.tokenizer.train()
-        self.hooks.call(Callback.on_validation, self.run, self.metrics)
+        self._report("validation", self.metrics)
+        self._call("on_validation", self.metrics)
 
     def _checkpoint(self) -> None:
         self._check_trouble()
@@ -358,7 +375,7 @@ class _Loop:
             about,
             keep=self.config.training.keep_checkpoints,
         )
-        self.hooks.call(Callback.on_checkpoint, run, path)
+        self._call("on_checkpoint", path)
 
     def _finish(self, *, keep: bool) -> None:
         """Finish the model; the first process writes it, its card and the plots.

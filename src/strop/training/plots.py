@@ -11,7 +11,7 @@ from strop.figures import MUTED, new_figure, plain_axes, save_figure
 Line = dict[str, Any]
 
 
-def plot_run(lines: Sequence[Line], phase_ends: Sequence[int], folder: Path) -> list[Path]:
+def plot_run(lines: Sequence[Line], phase_ends: Sequence[int], folder: Path) -> None:
     """`losses.png`, `lengths.png` and `r2.png` in `folder`; the phases are marked."""
     training = [line for line in lines if line["kind"] == "training"]
     validation = [line for line in lines if line["kind"] == "validation"]
@@ -42,9 +42,9 @@ def plot_run(lines: Sequence[Line], phase_ends: Sequence[int], folder: Path) -> 
             "R² about channel means, held out",
         ),
     }
-    written = []
     for name, (source, series, label) in pictures.items():
-        figure, axes = _axes("step", label)
+        figure = new_figure()
+        axes = plain_axes(figure, "step", label)
         for key, title in series.items():
             points = [(line["step"], line[key]) for line in source if key in line]
             if points:
@@ -53,13 +53,13 @@ def plot_run(lines: Sequence[Line], phase_ends: Sequence[int], folder: Path) -> 
             axes.axvline(end, color="0.85", zorder=0)
         if len(axes.lines) > len(phase_ends):  # else nothing was held out to be measured on
             axes.legend(frameon=False)
-        written.append(_save(figure, folder / f"{name}.png"))
-    return written
+        save_figure(figure, folder / f"{name}.png")
 
 
-def plot_frontier(runs: Sequence[dict[str, Any]], path: Path) -> Path:
+def plot_frontier(runs: Sequence[dict[str, Any]], path: Path) -> None:
     """R² against the mean bits of a program, a point a run; the frontier is drawn through."""
-    figure, axes = _axes("mean bits per image", "R² about channel means, held out")
+    figure = new_figure()
+    axes = plain_axes(figure, "mean bits per image", "R² about channel means, held out")
     points = sorted((run["bits"], run["r2_centred"], run["name"]) for run in runs)
     best, frontier = float("-inf"), []
     for bits, r2, name in points:
@@ -70,14 +70,4 @@ def plot_frontier(runs: Sequence[dict[str, Any]], path: Path) -> Path:
     axes.scatter([p[0] for p in points], [p[1] for p in points], zorder=2)
     if frontier:
         axes.plot(*zip(*frontier, strict=True), color=MUTED, zorder=1)
-    return _save(figure, path)
-
-
-def _axes(x: str, y: str) -> tuple[Any, Any]:
-    figure = new_figure()
-    return figure, plain_axes(figure, x, y)
-
-
-def _save(figure: Any, path: Path) -> Path:
     save_figure(figure, path)
-    return path

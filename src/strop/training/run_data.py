@@ -20,13 +20,13 @@ from strop.errors import TeacherError, TrainingError
 from strop.files import PathLike
 from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.progress import Progress, no_progress
 from strop.training import distributed
 from strop.training.distributed import Workers
 from strop.training.draws import uniform
 from strop.training.field_cache import (
     FieldCache,
     FieldInfo,
-    Progress,
     open_fields,
     versions_of,
     write_fields,
@@ -71,7 +71,7 @@ def open_data(
     workers: Workers,
     device: torch.device,
     loading_workers: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> RunData:
     """Open the data of `strop.train`; see there for the arguments."""
     check_held_out(data, validation)
@@ -91,7 +91,7 @@ def open_data(
         dataset = _dataset(data)
         data_digest = identity.of_dataset(dataset)
         if cache == "memory":
-            fields = computer.all(dataset, progress)
+            fields = computer.fields(dataset, training, progress)
         elif cache is not None:
             path, name = Path(cache), data if isinstance(data, str) else dataset.name
             file = _cached(path, computer, dataset, name, data_digest, workers, progress)
@@ -150,16 +150,15 @@ def cache_fields(
     *,
     device: str | torch.device = "cpu",
     loading_workers: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> FieldCache:
     """Write the fields of a dataset, in the versions of `training`, to a cache file."""
     computer = FieldComputer(config, training, torch.device(device), loading_workers, warnings.warn)
     dataset = _dataset(data)
     name = data if isinstance(data, str) else data.name
     info = computer.info(name, identity.of_dataset(dataset))
-    return write_fields(
-        path, computer.chunks(dataset), info, images=len(dataset), progress=progress
-    )
+    chunks = computer.chunks(dataset, training)
+    return write_fields(path, chunks, info, images=len(dataset), progress=progress)
 
 
 class FieldComputer:
@@ -225,7 +224,7 @@ class FieldComputer:
             versions=versions_of(self.training),
         )
 
-    def chunks(self, dataset: Dataset, training: TrainingConfig | None = None) -> Iterator[Tensor]:
+    def chunks(self, dataset: Dataset, training: TrainingConfig) -> Iterator[Tensor]:
         """The fields of a dataset in chunks, in all versions of `training`."""
         config = self.config
         images = image_batches(
@@ -236,31 +235,27 @@ class FieldComputer:
             workers=self.loading_workers,
             report=self.report,
         )
-        return compute_fields(images, self.teacher, training or self.training)
+        return compute_fields(images, self.teacher, training)
 
     def plain(self, dataset: Dataset) -> Tensor:
         """(n, S, d_enc) bf16 on the device: the fields of the unchanged images."""
-        if not len(dataset):
-            return self._empty(0)
-        once = replace(self.training, flip=False, views=0)
-        return torch.cat([fields[:, 0] for fields in self.chunks(dataset, once)])
+        return self.fields(dataset, replace(self.training, flip=False, views=0))[:, 0]
 
-    def all(self, dataset: Dataset, progress: Progress | None = None) -> Tensor:
-        """(n, m, S, d_enc) bf16 on the device: all fields of a dataset."""
+    def fields(
+        self, dataset: Dataset, training: TrainingConfig, progress: Progress = no_progress
+    ) -> Tensor:
+        """(n, m, S, d_enc) bf16 on the device: all fields of a dataset, in m versions."""
+        shape = (self.config.grid**2, self.config.teacher.width)
         # Written in place, because they may fill more than half of a GPU.
-        fields = self._empty(len(dataset), self.training.versions)
+        fields = torch.empty(
+            (len(dataset), training.versions, *shape), dtype=torch.bfloat16, device=self.device
+        )
         done = 0
-        for chunk in self.chunks(dataset):
+        for chunk in self.chunks(dataset, training) if len(dataset) else ():
             fields[done : done + len(chunk)] = chunk
             done += len(chunk)
-            if progress is not None:
-                progress(done, len(dataset))
+            progress("computing fields", done, len(dataset))
         return fields[:done]
-
-    def _empty(self, *images: int) -> Tensor:
-        config = self.config
-        shape = (*images, config.grid**2, config.teacher.width)
-        return torch.empty(shape, dtype=torch.bfloat16, device=self.device)
 
 
 @torch.no_grad()
@@ -311,7 +306,7 @@ def _cached(
     name: str,
     data_digest: str,
     workers: Workers,
-    progress: Progress | None,
+    progress: Progress,
 ) -> FieldCache:
     """The cache at `path`, written by the first process if it does not exist."""
     config = computer.config
@@ -319,7 +314,7 @@ def _cached(
         new = not path.exists()
         info = computer.info(name, data_digest, need_teacher=new)
         if new:
-            chunks = computer.chunks(dataset)
+            chunks = computer.chunks(dataset, computer.training)
             write_fields(path, chunks, info, images=len(dataset), progress=progress)
         open_fields(path).check(info, (config.grid**2, config.teacher.width))
     distributed.wait_for_all()

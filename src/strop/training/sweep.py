@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, read_json, write_json
+from strop.progress import Progress, no_progress
 from strop.training import distributed
 from strop.training.loaders import split
 from strop.training.loop import MAY_CHANGE, settings_of, train
@@ -32,7 +33,7 @@ def sweep(
     *,
     out: PathLike,
     validation: str | Dataset | Tensor | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = no_progress,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Train `preset` at every combination of `axes`; `sweep.json` and `frontier.png` in `out`.
@@ -63,22 +64,27 @@ def sweep(
         "init": None if options.get("init") is None else str(options["init"]),
     }
     folder, results, first = Path(out), [], distributed.this_process().first
-    say = say if first else lambda text: None
+    progress = progress if first else no_progress
     with distributed.only_writer(folder):
-        for chosen, varied in zip(combinations, presets, strict=True):
+        for number, (chosen, varied) in enumerate(zip(combinations, presets, strict=True)):
             name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
+            progress(f"runs: {name}", number, len(presets))
             done, settings = folder / name / "result.json", settings_of(varied, **facts)
             entry = read_json(done, "sweep-run", 1) if done.is_file() else {}
             if before := entry.pop("trained", None):  # older results lack it
                 check_same(folder / name, before, settings, MAY_CHANGE)
-                say(f"{name}: already done")
                 results.append(entry)
                 continue
-            say(name)
             # A function keeps at most eight compiled versions, and each run compiles two.
             torch.compiler.reset()
             result = train(
-                varied, data, out=folder / name, validation=validation, resume=True, **options
+                varied,
+                data,
+                out=folder / name,
+                validation=validation,
+                resume=True,
+                progress=progress,
+                **options,
             )
             if not result.finished:
                 break

@@ -17,16 +17,14 @@ FORCED = (8, 16, 32, 64)
 
 
 @torch.no_grad()
-def validate(
-    tokenizer: Tokenizer, fields: Tensor, *, precision: torch.dtype, batch: int = 64
-) -> dict[str, float]:
-    """Metrics of a model on fields (V, S, d_enc) in the teacher's scale.
+def validate(tokenizer: Tokenizer, fields: Tensor, *, batch: int = 64) -> dict[str, float]:
+    """Metrics of a model on fields (V, S, d_enc) in the teacher's scale, at its own precision.
 
     `r2` takes the total about one scalar mean of all fields, `r2_centred` about the mean of each
     channel. Both, and `cosine`, are at the predicted length; names with `@L` are at forced length
     L. Names with `_mean_field` are those of the mean field, which needs no tokens.
     """
-    k, scale, device = tokenizer.config.max_length, tokenizer.config.teacher.scale, tokenizer.device
+    k, device = tokenizer.config.max_length, tokenizer.device
     forced = sorted({length for length in FORCED if length < k} | {k})
     names = ["", *(f"@{length}" for length in forced)]
     squares = dict.fromkeys(names, 0.0)
@@ -36,18 +34,16 @@ def validate(
     used = torch.zeros(tokenizer.config.quantizer.codes, dtype=torch.double)
     for chunk in fields.split(batch):
         field = chunk.to(device).float()
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision != torch.float32):
-            scaled = field * scale
-            quantized = tokenizer.quantizer(tokenizer.generator(scaled))
-            chosen = tokenizer.length_head.lengths(scaled)
-            for name, length in zip(names, [None, *forced], strict=True):
-                at = chosen if length is None else torch.full_like(chosen, length)
-                seen = tokenizer.interpreter(quantized.z_q, prefix_mask(at, k)).float() / scale
-                squares[name] += (seen - field).square().sum(dtype=torch.double).item()
-                cosines[name] += F.cosine_similarity(seen, field, dim=-1).sum().item()
+        encoding = tokenizer.analyse_field(field, batch=batch)
+        chosen = encoding.lengths
+        for name, length in zip(names, [None, *forced], strict=True):
+            at = chosen if length is None else torch.full_like(chosen, length)
+            seen = tokenizer.interpret_tokens(encoding.z_q, prefix_mask(at, k))
+            squares[name] += (seen - field).square().sum(dtype=torch.double).item()
+            cosines[name] += F.cosine_similarity(seen, field, dim=-1).sum().item()
         lengths.append(chosen.cpu())
         detail.append(field.var(dim=1).sum(-1).cpu())
-        codes = quantized.codes[prefix_mask(chosen, k)].cpu()
+        codes = encoding.codes[prefix_mask(chosen, k)].cpu()
         used += torch.bincount(codes, minlength=len(used))
     total, centred, floor = _floor(fields)
     locations = fields.shape[0] * fields.shape[1]
