@@ -22,15 +22,13 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
 from torch import Tensor
 
 from card import save_distilled
 from images import ImagePool, ViewCache, cache_views, full_batches, read_images, resized
 from inherit import check_inheritance, fit_heads, inherit
 from networks import load_network
+from strop.cli.console import progress_bars
 from strop.data.record import Dataset
 from strop.device import choose_device, describe_machine
 from strop.errors import ConfigError, StropError, TrainingError
@@ -303,7 +301,7 @@ class Trainer:
                 self._check_finite("term", means)
                 rate = counted * config.batch / max(self.seconds - since, 1e-9)
                 log.add("training", self.step, {**means, "images_per_second": rate})
-                self.progress(f"training, {rate:,.0f} img/s", self.step, config.steps)
+                self.progress(f"training: {rate:,.0f} img/s", self.step, config.steps)
                 totals.zero_()
                 counted, since = 0, self.seconds
             if self.step % config.validate_every == 0 or last:
@@ -601,9 +599,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         views=options.views,
         seed=options.seed,
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with ProgressBar(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("starting", total=1)
+    with progress_bars() as bars:
         metrics = distil(
             dict(map(parse_network, options.networks)),
             options.data,
@@ -618,9 +614,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             resume=options.resume,
             device=options.device,
             workers=options.workers,
-            progress=lambda text, done, total: bar.update(
-                task, description=text, completed=done, total=total
-            ),
+            progress=bars,
         )
     for metric, value in metrics.items():
         print(f"{metric}  {value:.4f}")

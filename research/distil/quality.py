@@ -26,7 +26,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -37,6 +36,7 @@ from strop.analysis.probes.multilabel import MultilabelTask
 from strop.analysis.probes.probe import check_classes, run_probe
 from strop.analysis.probes.protocol import PAPER
 from strop.analysis.probes.segmentation import SegmentationTask, class_shares
+from strop.cli.console import progress_bars
 from strop.data.loader import record_batches
 from strop.data.record import VOID, Dataset, first_readable
 from strop.data.spec import open_dataset
@@ -185,17 +185,9 @@ def main() -> None:
     rows = []
     for name, teacher in load_networks(arguments.teachers, arguments.grouped_by):
         start = time.perf_counter()
-        with ProgressBar(console=Console(stderr=True)) as bar:
-            task = bar.add_task(name)
+        with progress_bars() as bars:
             found = teacher_quality(
-                teacher,
-                train,
-                val,
-                size=arguments.size,
-                seed=arguments.seed,
-                progress=lambda text, done, total, task=task, bar=bar: bar.update(
-                    task, description=text, completed=done, total=total
-                ),
+                teacher, train, val, size=arguments.size, seed=arguments.seed, progress=bars
             )
         parameters = sum(each.numel() for each in teacher.backbone.parameters())
         seconds = time.perf_counter() - start

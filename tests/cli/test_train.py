@@ -1,4 +1,4 @@
-"""`strop train` and its kin, from the command line to the files."""
+"""`strop train` and related commands, from the command line to the files."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_the_fields_are_those_of_clevr():
         assert all(i in scene["relationships"]["right"][j] for j in left)
 
 
-def test_the_camera_is_fitted_where_it_is_not_told():
+def test_a_missing_camera_is_fitted():
     scenes = sample_scenes(4, range(5))
     described = describe(scenes, (240, 320))
     for scene in described:
@@ -95,7 +95,7 @@ def test_a_scene_without_a_field_is_named(field):
         ([{"objects": [], "directions": [], "relationships": {}}], "'directions' is a list"),
     ],
 )
-def test_what_is_no_scene(described, complaint):
+def test_invalid_scenes_are_refused(described, complaint):
     with pytest.raises(DataError, match=complaint):
         parse(described)
 

@@ -19,7 +19,7 @@ def test_mix_is_splitmix64():
     assert [v & MASK for v in hashing.mix(signed).tolist()] == [splitmix(v) for v in values]
 
 
-def test_numbers_are_uniform_and_independent_of_their_company():
+def test_numbers_are_uniform_and_independent_of_the_batch():
     keys = hashing.key(3, torch.arange(5000))
     numbers = hashing.uniform(keys, 4)
     assert numbers.min() >= 0

@@ -62,7 +62,7 @@ def test_camera_and_lights_are_jittered_within_bounds(scenes):
 
 
 @pytest.mark.parametrize("indices", [[7], [199, 7, 7, 0], list(range(5, 90))])
-def test_a_scene_does_not_depend_on_its_company(scenes, indices):
+def test_a_scene_does_not_depend_on_its_batch(scenes, indices):
     found = sample_scenes(11, indices)
     for part, whole in zip(found.parts(), scenes.parts(), strict=True):
         assert torch.equal(part, whole[indices])

@@ -2,7 +2,7 @@
 
 Usage: distributed_run.py FOLDER [STEP]
 
-With STEP, the first process dies there without a word, but not once torchrun has restarted it.
+With STEP, the first process exits there without a message, but not after a restart by torchrun.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from strop.training.callbacks import Callback
 from strop.training.loop import train
 
 
-class Death(Callback):
+class Exit(Callback):
     def on_log(self, run, metrics):
-        first_life = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
-        if first_life and run.step >= int(sys.argv[2]):
+        first_run = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+        if first_run and run.step >= int(sys.argv[2]):
             os._exit(1)
 
 
@@ -31,10 +31,10 @@ result = train(
     tiny_fields(60),
     out=sys.argv[1],
     resume=True,
-    callbacks=[Death()] if len(sys.argv) > 2 else [],
+    callbacks=[Exit()] if len(sys.argv) > 2 else [],
 )
 assert result.finished
 
-# Threads of a group that something still holds would abort the process as it ends, now and then.
+# Threads of a group that something still holds would abort the process at exit, sometimes.
 threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
 assert not [name for name in threads if "gloo" in name], threads

@@ -2,8 +2,7 @@
 
 Usage: distributed_sweep.py FOLDER
 
-Writes what this process knows afterwards: the results of a sweep, the metrics of a run and its
-model, which has averaged weights.
+Writes the results of a sweep, the metrics of a run, and its model with averaged weights.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A run killed with SIGKILL again and again, resumed each time. Run as a process by a test.
 
-Usage: killed_run.py FOLDER STEP... : die before the checkpoint of each STEP, then finish.
+Usage: killed_run.py FOLDER STEP... : is killed before the checkpoint of each STEP, then finishes.
 Each run is a separate process, forked so that torch is imported once.
 """
 
@@ -21,7 +21,7 @@ from strop.training.loop import train
 torch.set_num_threads(1)
 
 
-class Death(Callback):
+class Kill(Callback):
     def __init__(self, step: int) -> None:
         self.step = step
 
@@ -30,11 +30,11 @@ class Death(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def live(folder: str, until: int) -> None:
-    # Of all that a checkpoint may hold: means of positions, averages.
+def run(folder: str, until: int) -> None:
+    # Checkpoints hold all optional parts: means of positions, averages.
     every_step = {"log_every": 1, "checkpoint_every": 25_000}
     preset = tiny_preset(model=tiny_centred_config(), weight_average=0.9, **every_step)
-    train(preset, tiny_fields(60), out=folder, resume=True, callbacks=[Death(until)])
+    train(preset, tiny_fields(60), out=folder, resume=True, callbacks=[Kill(until)])
 
 
 def main() -> None:
@@ -42,12 +42,12 @@ def main() -> None:
     for step in [*map(int, steps), -1]:
         process = os.fork()
         if process == 0:
-            live(folder, step)
+            run(folder, step)
             os._exit(0)
         _, status = os.waitpid(process, 0)
         expected = signal.SIGKILL if step >= 0 else 0
         if status != expected:
-            sys.exit(f"the life until step {step} ended with status {status}")
+            sys.exit(f"the run until step {step} ended with status {status}")
 
 
 main()

@@ -1,4 +1,4 @@
-"""Attention kernels that are left out, and that this is undone."""
+"""The context without cuDNN attention, and that it restores the setting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_cudnn_is_left_out_where_half_a_tile_is_left_over(locations, kept):
 
 
 def config(*, k: int = 64, heads: int = 8) -> TokenizerConfig:
-    """Of the paper's shape, 64 locations at 128 px; the heads are 32 wide unless said otherwise."""
+    """Of the paper's shape, 64 locations at 128 px; the heads are 32 wide by default."""
     return TokenizerConfig(
         teacher=TeacherConfig(name="dinov3-s", width=384),
         image_size=128,
@@ -35,7 +35,7 @@ def config(*, k: int = 64, heads: int = 8) -> TokenizerConfig:
     )
 
 
-def test_keys_count_where_our_kernel_is_not_at_work(monkeypatch):
+def test_keys_count_where_our_kernel_is_not_used(monkeypatch):
     monkeypatch.setattr(short_attention, "ENABLED", True)
     assert attended(config()) == [64]
     assert attended(config(heads=2)) == [64, 128, 64]  # no kernel for so wide a head
@@ -44,15 +44,15 @@ def test_keys_count_where_our_kernel_is_not_at_work(monkeypatch):
     assert attended(config(k=32)) == [64, 96, 32]
 
 
-def test_a_run_is_inside(monkeypatch):
+def test_a_run_is_inside_the_context(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", asked.append)
 
-    class Look(Callback):
+    class Recorder(Callback):
         def on_log(self, run, metrics):
             asked.append("step")
 
-    train(tiny_preset(), tiny_fields(60), callbacks=[Look()])
+    train(tiny_preset(), tiny_fields(60), callbacks=[Recorder()])
     assert asked[0] is True  # 4 locations
     assert "step" in asked[1:-1]
     assert asked[-1] is True

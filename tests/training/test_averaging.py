@@ -1,4 +1,4 @@
-"""Averaged weights, by hand."""
+"""Averaged weights against numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_share_falls_to_its_least():
 
 
 @pytest.mark.parametrize("least", [0.0, 0.001])
-def test_nothing_is_left_of_the_random_start(least):
+def test_the_random_start_is_forgotten(least):
     # With a fixed share of 0.001 a twentieth would be left after 3,000 steps, and the average
     # would lie 950 steps behind; with these shares it lies a tenth of the steps behind.
     start, place = 1.0, 0.0

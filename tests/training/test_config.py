@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from strop.config import to_dict
 from strop.curriculum import scaled
 from strop.errors import ConfigError
-from strop.training.preset import load_preset, parse_assignments, preset_names
+from strop.training.preset import RETIRED, load_preset, parse_assignments, preset_names
 from strop.training.training_config import TrainingConfig, learning_rate
 
 PAPER = TrainingConfig()
@@ -145,6 +147,19 @@ def test_retired_settings_are_dropped_at_their_defaults_and_refused_otherwise(tm
         old.write_text(text.format(*values))
         with pytest.raises(ConfigError, match=r"curriculum\.(oracle|rate_knots) is .* was removed"):
             load_preset(str(old))
+
+
+@pytest.mark.parametrize(("key", "default"), RETIRED.items())
+def test_each_retired_setting_of_a_file_is_named(key, default, tmp_path):
+    old, (table, name) = tmp_path / "old.toml", key.split(".")
+    for value, refused in ((default, False), ("other", True)):
+        old.write_text(f'extends = "strop-nano"\n[{table}]\n{name} = {json.dumps(value)}\n')
+        if refused:
+            with pytest.raises(ConfigError, match=rf"{key} is 'other', a setting that was removed"):
+                load_preset(str(old))
+        else:
+            with pytest.warns(UserWarning, match=f"{key} was removed; its value"):
+                assert load_preset(str(old)).model == load_preset("strop-nano").model
 
 
 def test_fast_presets_train_a_rate_head_at_random_lengths_down_to_one():

@@ -69,7 +69,7 @@ def test_two_gloo_processes_equal_one_codebook_included(tmp_path):
     assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
-def test_two_processes_train_one_run_after_another_and_know_the_same(tmp_path):
+def test_two_processes_train_several_runs_and_get_the_same_results(tmp_path):
     # As under torchrun, whose store outlives a group.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     agent = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -85,7 +85,7 @@ def test_two_processes_train_one_run_after_another_and_know_the_same(tmp_path):
 
 
 def test_torchrun_restarts_a_run_whose_process_died_from_its_last_checkpoint(tmp_path):
-    # Checkpoints come every 8 steps; death comes at step 25.
+    # There is a checkpoint every 8 steps; the first process exits at step 25.
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
     command += [str(HERE / "distributed_run.py"), str(tmp_path / "two"), "25"]
@@ -102,7 +102,7 @@ def test_torchrun_restarts_a_run_whose_process_died_from_its_last_checkpoint(tmp
     )
     _, problems = run.communicate(timeout=300)
     assert run.returncode == 0, problems[-6000:]
-    assert "exitcode: 1" in problems  # it did die
+    assert "exitcode: 1" in problems  # the first process exited
     assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
@@ -112,16 +112,18 @@ def assert_same_run(first: Path, second: Path) -> None:
     )
     for name, value in one.items():
         if not name.startswith("rng."):
-            expected, found = (_felt(name, tensor) for tensor in (value, two[name]))
+            expected, found = (_without_key_bias(name, tensor) for tensor in (value, two[name]))
             assert torch.allclose(expected, found, rtol=2e-3, atol=2e-4), name
     for name in ("codebook", "centre"):
         expected, found = (run[f"model.quantizer.{name}"] for run in (one, two))
         assert torch.allclose(expected, found, atol=1e-4), name
 
 
-def _felt(name: str, value: torch.Tensor) -> torch.Tensor:
-    """Without the bias of the keys: it shifts all of a query's scores alike, so softmax does not
-    feel it, its gradient is rounding noise, and Adam makes whole steps of that noise."""
+def _without_key_bias(name: str, value: torch.Tensor) -> torch.Tensor:
+    """A tensor without the bias of the keys, whose gradient is rounding noise.
+
+    It shifts all scores of a query equally, which softmax ignores, but Adam turns noise into steps.
+    """
     return value[len(value) // 2 :] if name.endswith("kv.bias") else value
 
 

@@ -162,7 +162,7 @@ def test_a_cache_of_other_versions_is_refused_by_name(tmp_path):
             check(cache, training=replace(one_view, **change))
 
 
-def test_a_cache_that_does_not_tell_its_versions_is_to_be_deleted(tmp_path):
+def test_a_cache_without_its_versions_is_refused(tmp_path):
     path = tmp_path / "cache.safetensors"
     cached(path)
     path.write_bytes(path.read_bytes().replace(b'"versions"', b'"inactive"'))
@@ -319,7 +319,7 @@ def test_a_card_does_not_say_where_the_data_lay(pictures, tmp_path):
     assert str(pictures.parent) not in card
 
 
-def test_training_from_a_cache_writes_it_once_and_checks_whose_it_is(pictures, tmp_path):
+def test_training_from_a_cache_writes_it_once_and_checks_its_origin(pictures, tmp_path):
     preset = tiny_preset(model=picture_config(), steps=4, batch=4, held_out=1)
     path = tmp_path / "cache.safetensors"
     spec = f"folder:{pictures}"

@@ -31,7 +31,7 @@ from strop.training.run_checkpoint import checkpoint_paths
 from strop.training.validation import correlation, validate
 
 
-def test_a_run_writes_everything_it_promises(tmp_path):
+def test_a_run_writes_all_its_files(tmp_path):
     calls = []
 
     class Watcher(Callback):
@@ -172,7 +172,7 @@ def test_an_exploding_loss_stops_the_run():
         train(tiny_preset(loss_limit=0.5), tiny_fields(60))
 
 
-def test_a_warm_start_takes_what_fits():
+def test_a_warm_start_copies_tensors_that_fit():
     fields = tiny_fields(60)
     old = train(tiny_preset(steps=20), fields).tokenizer
     same = tiny_tokenizer(seed=9)
@@ -191,7 +191,7 @@ def test_a_warm_start_takes_what_fits():
         warm_start(tiny_tokenizer(generator=type(old.config.generator)(width=32, depth=1)), old)
 
 
-def test_a_model_of_ones_own_making_can_be_trained():
+def test_a_given_tokenizer_can_be_trained():
     mine = tiny_tokenizer(seed=3)
     result = train(
         tiny_preset(steps=5),
@@ -202,25 +202,25 @@ def test_a_model_of_ones_own_making_can_be_trained():
     assert result.tokenizer is mine
 
 
-def test_a_model_of_ones_own_brings_its_config_and_a_codebook_that_was_trained(tmp_path):
+def test_a_given_tokenizer_keeps_its_config_and_its_trained_codebook(tmp_path):
     mine = tiny_tokenizer(seed=3, quantizer=QuantizerConfig(codes=16, code_width=4))
     made = mine.quantizer.codebook.clone()
     seen = []
 
-    class Look(Callback):
+    class Recorder(Callback):
         def on_log(self, run, metrics):
             seen.append(run.stepper.tokenizer.quantizer.codebook.clone())
 
     still = tiny_preset(steps=1, log_every=1, learning_rate=1e-12, final_learning_rate=1e-12)
-    train(still, tiny_fields(60), tokenizer=mine, out=tmp_path, callbacks=[Look()])
+    train(still, tiny_fields(60), tokenizer=mine, out=tmp_path, callbacks=[Recorder()])
     assert json.loads((tmp_path / "run.json").read_text())["model"]["quantizer"]["codes"] == 16
     (placed,) = seen
     assert (placed * made).sum(-1).min() < 0.9  # on the first batch
-    train(still, tiny_fields(60, seed=1), tokenizer=mine, callbacks=[Look()])
+    train(still, tiny_fields(60, seed=1), tokenizer=mine, callbacks=[Recorder()])
     assert (seen[1] * placed).sum(-1).min() > 0.9  # one step away
 
 
-def test_what_a_model_of_ones_own_leaves_no_room_for_is_refused():
+def test_a_given_tokenizer_excludes_init_and_teacher():
     for beside, named in ({"init": tiny_tokenizer()}, "init"), ({"teacher": "tiny"}, "a teacher"):
         with pytest.raises(ConfigError, match=f"Both a tokenizer and {named} were given"):
             train(tiny_preset(), tiny_fields(60), tokenizer=tiny_tokenizer(), **beside)
@@ -247,7 +247,7 @@ def test_a_run_with_a_rate_head_needs_no_oracle_and_saves_its_head(tmp_path):
     )
 
 
-def test_targets_are_logged_once_there_are_some(tmp_path):
+def test_targets_are_logged_from_phase_2_on(tmp_path):
     # Phase 1 ends at step 12, between two lines.
     train(tiny_preset(), tiny_fields(60), out=tmp_path)
     expected = {
@@ -272,10 +272,10 @@ def test_signal_handlers_are_put_back():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_before_the_first_step_signals_do_what_they_always_do():
+def test_before_the_first_step_signals_have_their_default_effect():
     before, seen = signal.getsignal(signal.SIGTERM), []
 
-    class Impatience(Callback):
+    class Interrupt(Callback):
         def on_start(self, run):
             seen.append(signal.getsignal(signal.SIGTERM))
             signal.raise_signal(signal.SIGINT)
@@ -284,7 +284,7 @@ def test_before_the_first_step_signals_do_what_they_always_do():
     outside = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            train(tiny_preset(steps=3), tiny_fields(60), callbacks=[Impatience()])
+            train(tiny_preset(steps=3), tiny_fields(60), callbacks=[Interrupt()])
     finally:
         signal.signal(signal.SIGINT, outside)
     assert seen == [before]

@@ -1,4 +1,4 @@
-"""Functions that are recorded: what they say and change is what they say and change called."""
+"""Recorded functions return and change the same as called functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = WARM_STEPS + 5
 
 
 def stepped(device: torch.device, *, recorded: bool) -> tuple[list[float], nn.Linear]:
-    """Losses of a small regression and the layer they moved."""
+    """Losses of a small regression, and the trained layer."""
     torch.manual_seed(0)
     layer = nn.Linear(4, 1).to(device)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, capturable=device.type == "cuda")
@@ -42,7 +42,7 @@ def test_without_a_gpu_the_function_is_called():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_replayed_steps_are_those_that_would_have_been_taken():
+def test_replayed_steps_equal_called_ones():
     device = torch.device("cuda")
     (replayed, one), (called, other) = (stepped(device, recorded=each) for each in (True, False))
     assert replayed == pytest.approx(called, rel=1e-5)

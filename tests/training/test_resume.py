@@ -103,7 +103,7 @@ class StopAt(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_checkpoint_cut_short_is_recognised_and_the_one_before_it_used(tmp_path):
+def test_a_truncated_checkpoint_is_recognised_and_an_earlier_one_used(tmp_path):
     preset, fields = tiny_preset(checkpoint_every=50_000), tiny_fields(60)
     stopped = train(preset, fields, out=tmp_path, callbacks=[StopAt(20)])
     assert not stopped.finished
@@ -121,9 +121,9 @@ def test_a_checkpoint_cut_short_is_recognised_and_the_one_before_it_used(tmp_pat
         latest.write_bytes(damage)
         with pytest.raises(FormatError, match="damaged"):
             read_checkpoint(latest)
-        found, passed_over = latest_checkpoint(tmp_path / "checkpoints")
+        found, problems = latest_checkpoint(tmp_path / "checkpoints")
         assert found.path == before
-        assert str(latest) in passed_over[0]
+        assert str(latest) in problems[0]
     with pytest.warns(UserWarning, match="Continuing from"):
         resumed = train(preset, fields, out=tmp_path, resume=True)
     assert resumed.finished
@@ -152,7 +152,7 @@ def test_a_run_of_an_older_version_resumes(tmp_path):
         train(preset, fields, out=tmp_path, resume=True)
 
 
-def test_no_whole_checkpoint_is_an_error(tmp_path):
+def test_a_run_without_a_complete_checkpoint_is_an_error(tmp_path):
     preset, fields = tiny_preset(steps=10), tiny_fields(60)
     train(preset, fields, out=tmp_path)
     for path in checkpoint_paths(tmp_path / "checkpoints"):
@@ -177,9 +177,9 @@ def test_disk_full_is_a_clear_error_and_the_last_checkpoint_survives(tmp_path, m
         TrainingError, match=r"No space left.*The last good checkpoint is .*00000012"
     ):
         train(tiny_preset(checkpoint_every=50_000), tiny_fields(60), out=tmp_path)
-    found, passed_over = latest_checkpoint(tmp_path / "checkpoints")
+    found, problems = latest_checkpoint(tmp_path / "checkpoints")
     assert found.step == 12
-    assert not passed_over
+    assert not problems
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
@@ -220,7 +220,7 @@ def test_other_images_are_refused_by_their_number(tmp_path):
         train(tiny_preset(steps=10), tiny_fields(200), out=tmp_path, resume=True)
 
 
-def test_as_many_images_of_other_data_are_refused_by_name(tmp_path):
+def test_other_data_with_as_many_images_is_refused_by_name(tmp_path):
     teacher = TeacherConfig(name="random:tiny", width=192, scale=0.4)
     preset = tiny_preset(steps=4, held_out=2, model=tiny_config(teacher=teacher))
     data = "scenes:?n=12&seed={}&size=32"
@@ -229,21 +229,21 @@ def test_as_many_images_of_other_data_are_refused_by_name(tmp_path):
         train(preset, data.format(1), out=tmp_path, cache="memory", resume=True)
 
 
-def test_a_finished_run_keeps_what_its_model_has_got_since(tmp_path):
+def test_a_finished_run_keeps_later_changes_of_its_model(tmp_path):
     done = train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path)
-    done.tokenizer.about["lengths"] = "fitted anew"
+    done.tokenizer.about["lengths"] = "fitted again"
     done.tokenizer.save_pretrained(tmp_path / "model")
     again = train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path, resume=True)
     assert again.finished
     assert again.metrics == pytest.approx(done.metrics)
-    assert load(tmp_path / "model").about["lengths"] == "fitted anew"
-    # Where none is left it is written once more.
+    assert load(tmp_path / "model").about["lengths"] == "fitted again"
+    # A missing model is written again.
     shutil.rmtree(tmp_path / "model")
     train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path, resume=True)
     assert "lengths" not in load(tmp_path / "model").about
 
 
-def test_a_run_of_another_kind_is_refused_not_passed_over(tmp_path):
+def test_a_run_of_another_kind_is_refused(tmp_path):
     folder = tmp_path / "checkpoints"
     kept = {"weight": torch.zeros(3)}
     checkpoints.write_checkpoint(folder, kept, 5, {}, keep=1, kind="other-checkpoint")
