@@ -21,6 +21,13 @@ for folder in (
     sys.path.insert(0, str(folder))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder as slow, except for those of the scripts as a whole."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.stem != "test_scripts":
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Small tensors gain nothing from threads."""

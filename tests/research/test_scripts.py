@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -115,6 +116,11 @@ def test_a_stopped_study_continues(tmp_path: Path) -> None:
     assert rows == {"64-tiny", "ceiling-tiny-seed1"}
     assert (tmp_path / ".64-tiny.1" / "run.json").read_text() == "{}"
     assert "Past the paper" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RESEARCH.rglob("*.py")))
+def test_modules_can_be_imported(name: str) -> None:
+    importlib.import_module(name)
 
 
 @pytest.mark.parametrize(
