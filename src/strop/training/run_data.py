@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -161,47 +162,37 @@ def cache_fields(
     return write_fields(path, chunks, info, images=len(dataset), progress=progress)
 
 
+@dataclass(eq=False)
 class FieldComputer:
     """Computes fields with the model's teacher, or with that of `tokenizer`, loaded on first use.
 
     `report` is called with a message that names broken images.
     """
 
-    def __init__(
-        self,
-        config: TokenizerConfig,
-        training: TrainingConfig,
-        device: torch.device,
-        loading_workers: int = 0,
-        report: Callable[[str], None] | None = None,
-        tokenizer: Tokenizer | None = None,
-    ) -> None:
-        self.config, self.training = config, training
-        self.tokenizer = tokenizer
-        self.device, self.loading_workers, self.report = device, loading_workers, report
-        self._teacher: Teacher | None = None
+    config: TokenizerConfig
+    training: TrainingConfig
+    device: torch.device
+    loading_workers: int = 0
+    report: Callable[[str], None] | None = None
+    tokenizer: Tokenizer | None = None
 
-    @property
+    @cached_property
     def teacher(self) -> Teacher:
         """The teacher, on the device."""
-        return self._loaded().to(self.device)
+        expected = self.config.teacher
+        teacher = self.tokenizer.teacher if self.tokenizer else load_teacher(expected.name)
+        if teacher.width != expected.width:
+            raise TrainingError(
+                f"The teacher {expected.name} has fields of width {teacher.width}, the model "
+                f"expects {expected.width}.",
+                "Set model.teacher.width to the teacher's.",
+            )
+        return teacher.to(self.device)
 
     @property
     def loaded_digest(self) -> str:
         """The teacher's digest; empty if it was not loaded."""
-        return "" if self._teacher is None else self._teacher.digest
-
-    def _loaded(self) -> Teacher:
-        if self._teacher is None:
-            name = self.config.teacher.name
-            self._teacher = self.tokenizer.teacher if self.tokenizer else load_teacher(name)
-            if self._teacher.width != self.config.teacher.width:
-                raise TrainingError(
-                    f"The teacher {name} has fields of width "
-                    f"{self._teacher.width}, the model expects {self.config.teacher.width}.",
-                    "Set model.teacher.width to the teacher's.",
-                )
-        return self._teacher
+        return self.teacher.digest if "teacher" in self.__dict__ else ""
 
     def info(self, data: str, data_digest: str, *, need_teacher: bool = True) -> FieldInfo:
         """The identity of the fields of a dataset.
@@ -209,7 +200,7 @@ class FieldComputer:
         Without `need_teacher`, the digest is empty if the teacher cannot be loaded.
         """
         try:
-            teacher_digest = self._loaded().digest
+            teacher_digest = self.teacher.digest
         except TeacherError:
             if need_teacher:
                 raise
