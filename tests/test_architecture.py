@@ -16,6 +16,7 @@ from strop.analysis.frame import run_study
 from strop.data import spec
 from strop.training.loop import train
 from strop.training.preset import load_preset
+from test_layers import LAYERS
 
 PAGE = Path(__file__).parents[1] / "ARCHITECTURE.md"
 
@@ -59,6 +60,17 @@ def test_the_analysis_runs_by_name(
     assert findings["common"][0] == int(counts.argmax())
     assert len(findings["common"]) == 2
     assert (tmp_path / "common.md").is_file()
+
+
+def test_the_drawing_has_every_component_in_its_layer() -> None:
+    drawing = PAGE.read_text().split("```")[1].splitlines()
+    drawn: list[set[str]] = [set()]
+    for line in drawing:
+        names = set(re.findall(r"\w+", line[:32]))
+        drawn[-1] |= names
+        if line.strip() == "|":
+            drawn.append(set())
+    assert drawn[::-1] == [layer for layer in LAYERS if "__init__" not in layer]
 
 
 def test_every_file_that_the_page_names_exists() -> None:
