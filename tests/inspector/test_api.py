@@ -19,7 +19,7 @@ from strop.data import ScenesDataset
 from strop.images import read_image
 from strop.inspector import gallery as galleries
 from strop.inspector.engine import Engine
-from strop.inspector.schema import ProgramJson
+from strop.inspector.messages import ProgramJson
 from strop.metrics import cosine, r2, r2_centred
 
 

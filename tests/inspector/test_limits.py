@@ -16,7 +16,7 @@ import pytest
 from serving import image_file, served
 
 from strop.inspector import guard, server
-from strop.inspector.schema import ProgramJson
+from strop.inspector.messages import ProgramJson
 
 HEAD = "POST /api/scene HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

@@ -16,15 +16,15 @@ from strop.errors import ProgramError
 from strop.inspector.colours import Basis, clusters
 from strop.inspector.engine import AnalysedImage, Engine
 from strop.inspector.gallery import Gallery
-from strop.inspector.pictures import MAX_BYTES, png, read_upload
-from strop.inspector.schema import (
+from strop.inspector.image_io import MAX_BYTES, png, read_upload
+from strop.inspector.messages import (
     Appearance,
     ClusterRequest,
     Clusters,
     CodePage,
     ComparisonRequest,
     Curve,
-    Encoded,
+    EncodedImage,
     Erasure,
     ImageRequest,
     Interpreted,
@@ -104,11 +104,11 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
         return Scene(image=png(image), seed=request.seed, index=index, size=config.image_size)
 
     @api.post("/encode")
-    def encode(request: ImageRequest) -> Encoded:
+    def encode(request: ImageRequest) -> EncodedImage:
         """An image to its program. Later requests can send the smaller square that is returned."""
         square = read_upload(request.image, config)
         analysed = engine.analyse(square)
-        return Encoded(
+        return EncodedImage(
             image=png(square),
             program=ProgramJson.of(analysed.program),
             predicted=analysed.predicted,

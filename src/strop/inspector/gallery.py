@@ -16,7 +16,7 @@ from strop.data.rendered import ScenesDataset
 from strop.errors import DataError, ImageError
 from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
-from strop.inspector.pictures import thumbnail
+from strop.inspector.image_io import thumbnail
 from strop.listing import list_files
 from strop.program import Program
 

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strop.inspector.pictures import MAX_BYTES
+from strop.inspector.image_io import MAX_BYTES
 
 MAX_BODY = MAX_BYTES * 4 // 3 + 2**20
 """Bytes of a request body: an image in base64, and the rest of the request."""

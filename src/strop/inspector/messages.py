@@ -10,7 +10,7 @@ from torch import Tensor
 
 from strop.errors import ProgramError
 from strop.files import check_format, format_tag
-from strop.inspector.pictures import MAX_BYTES
+from strop.inspector.image_io import MAX_BYTES
 from strop.program import FORMAT, Program
 from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 
@@ -110,7 +110,7 @@ class ImageRequest(_Strict):
     image: Base64Image
 
 
-class Encoded(BaseModel):
+class EncodedImage(BaseModel):
     """The image as the model sees it, its program, and the length before it was rounded."""
 
     image: Picture
