@@ -316,23 +316,6 @@ def clevr(study: str, name: str, page: Path) -> str:
     return to_markdown(blocks, page.parent).strip()
 
 
-def clevr_follow() -> str:
-    """Correlation of lengths, and of statistics of features, with the contents of scenes."""
-    found = result("what_lengths_follow")
-
-    def line(name: str, each: dict[str, Any]) -> list[str]:
-        return [
-            name,
-            *("{} [{}, {}]".format(*(f"{v:.3f}" for v in each[k].values())) for k in keys),
-        ]
-
-    keys = ["objects", "covered", "outlines"]
-    rows = [line(f"lengths of `{name}`", each) for name, each in found["rows"].items()]
-    for teacher, statistics in found["fields"].items():
-        rows += [line(f"{name} of `{teacher}`", each) for name, each in statistics.items()]
-    return table(["Pearson r with 95 % intervals", *keys], rows)
-
-
 def corpus_head() -> str:
     """A segmentation head on features from a store, and on the teacher's own."""
     found = result("corpus/head")["rows"]
@@ -531,7 +514,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "rendering": rendering,
     "render_match": render_match,
     "attention": attention,
-    "clevr_follow": clevr_follow,
     "corpus_head": corpus_head,
     "corpus_search": corpus_search,
     "corpus_speed": corpus_speed,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from strop.analysis.alignment import align
-from strop.analysis.length_choice import compare_lengths, curves_of
 from strop.analysis.subject import encode_fields
 from strop.data import ScenesDataset
 from strop.data.loader import image_batches
@@ -23,12 +22,12 @@ from strop.training.decoder_training import measure_decoder
 FEW, MANY = 3, 10
 """Objects in the emptiest and the fullest scenes."""
 
-RATED, SHOWN = 512, 256
-"""Images interpreted at every length, and images whose preview is compared."""
+SHOWN = 256
+"""Images whose preview is compared."""
 
 
 def measure(tokenizer: Tokenizer, spec: str, fitted: Tensor) -> dict[str, Any]:
-    """Alignment, lengths, every forced length, preview and, for scenes, lengths against objects.
+    """Alignment, lengths, preview and, for scenes, lengths against objects.
 
     Baselines of equal bits are fitted on the fields `fitted` (n, S, d_enc).
     """
@@ -36,8 +35,6 @@ def measure(tokenizer: Tokenizer, spec: str, fitted: Tensor) -> dict[str, Any]:
     fields = fields_of(tokenizer, images)
     program = encode_fields(tokenizer, fields)
     found = align(tokenizer, fields, program, fit=fitted)
-    curves = curves_of(tokenizer, program[:RATED], fields[:RATED])
-    found["rate"] = compare_lengths(curves, program.lengths[:RATED])
     if (objects := object_counts(open_dataset(spec))) is not None:
         found["complexity"] = complexity(program.lengths.cpu().numpy(), objects)
     if tokenizer.decoder is not None:

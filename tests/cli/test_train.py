@@ -75,16 +75,13 @@ def test_train_resume_decoder(pictures: str, tmp_path: Path) -> None:
         )
     )
     assert decoded["psnr"] > 0
-    lengths = ["train-lengths", out / "model", "--data", pictures, "--mean", 5, "--directions", 2]
-    lengths += ["--workers", 0, "--device", "cpu", "--out", tmp_path / "shorter", "--json"]
-    assert json.loads(run(*lengths))["length_mean"] == pytest.approx(5, abs=1)
-    assert (tmp_path / "shorter/config.json").is_file()
-    with pytest.raises(ConfigError, match="token or doubling"):
-        run(*lengths, "--per", "halving")
-    with pytest.raises(ConfigError, match=r"--oracle is 'error'\. Give price or outlines"):
-        run(*lengths, "--oracle", "error")
-    seen = run(*lengths, "--oracle", "outlines", "--zoom", 2)
-    assert json.loads(seen)["length_mean"] == pytest.approx(5, abs=1)
+    lengths = ["train-lengths", out / "model", "--data", pictures, "--quality", 0.3]
+    lengths += ["--steps", 5, "--workers", 0, "--device", "cpu", "--json"]
+    assert json.loads(run(*lengths, "--out", tmp_path / "rated"))["quality"] == 0.3
+    config = json.loads((tmp_path / "rated/config.json").read_text())
+    assert config["model"]["length_head"]["kind"] == "rate"
+    with pytest.raises(ConfigError, match=r"held_out is 0\.0"):
+        run(*lengths, "--out", tmp_path / "rated", "--held-out", 0)
     again = run(*arguments[:5], tmp_path / "again", *arguments[6:], "--init", out / "model")
     assert json.loads(again)["finished"]
 

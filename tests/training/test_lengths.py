@@ -1,6 +1,8 @@
-"""The length head, fitted anew: the mean asked for, and nothing else moves."""
+"""A rate head for a finished model: fitted to its errors, calibrated, and nothing else changes."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -8,14 +10,15 @@ from tiny_training import K, smooth_pictures, tiny_config
 
 from strop.data import ScenesDataset
 from strop.data.subset import subset
-from strop.errors import ConfigError, DataError, TrainingError
+from strop.errors import ConfigError, DataError, ModelError, TrainingError
 from strop.model.checkpoint import load_folder
-from strop.model.length_head import LengthHeadConfig, whole_lengths
+from strop.model.length_head import LengthHeadConfig
+from strop.model.rate_head import CONFIDENCES, QUALITIES, RateHead
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer
-from strop.statistics import pearson
-from strop.training.fitted_targets import CurriculumConfig, knot_lengths, outlines_of
-from strop.training.lengths import _error_at, _fitted, _Looks, _targets, train_lengths
+from strop.training.lengths import Errors, calibrate, fit_head, measure, train_lengths
+
+WIDTH = 3
 
 
 @pytest.fixture
@@ -25,119 +28,156 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(tiny_config(teacher=teacher, image_size=64), about={"load": "mine"})
 
 
-def falling(heights: torch.Tensor, config: CurriculumConfig) -> _Looks:
-    """At images with rate curves `height / length` at the knots."""
-    curves = heights[:, None] / torch.tensor(knot_lengths(config, K))
-    return _Looks(pooled=torch.zeros(len(curves), 1), curves=curves)
+def planted(images: int, noise: float, seed: int = 0, lengths: int = K) -> Errors:
+    """Images whose log error is -1.5 - 0.1 (k - 1), plus half of their first statistic, plus noise.
+
+    Statistics have no mean and unit variance, so that the head's LayerNorm does not change them.
+    """
+    random = torch.Generator().manual_seed(seed)
+    statistics = torch.randn(images, 3 * WIDTH, generator=random)
+    statistics = torch.nn.functional.layer_norm(statistics, (3 * WIDTH,))
+    drawn = torch.rand(images, K, generator=random).argsort(dim=1)[:, :lengths]
+    at = drawn.sort(dim=1).values + 1
+    level = 0.5 * statistics[:, :1] + noise * torch.randn(images, 1, generator=random)
+    errors = -1.5 - 0.1 * (at - 1) + level
+    return Errors(statistics, at, errors[..., None].repeat(1, 1, 2))
 
 
-@pytest.mark.parametrize("per", ["token", "doubling"])
-@pytest.mark.parametrize("mean", [3.0, 6.5])
-def test_programs_get_the_mean_length_and_their_codes_stay(tokenizer, mean, per):
+def new_head() -> RateHead:
+    torch.manual_seed(0)
+    return RateHead(LengthHeadConfig(kind="rate", hidden=(32,)), field_width=WIDTH, length=K)
+
+
+class Exact(RateHead):
+    """A head that knows the planted curves, but for the noise."""
+
+    def curves(self, statistics: torch.Tensor) -> torch.Tensor:
+        curve = -1.5 - 0.1 * torch.arange(K) + 0.5 * statistics[:, :1]
+        return curve[:, None].repeat(1, 2, 1)
+
+
+def exact_head() -> Exact:
+    return Exact(LengthHeadConfig(kind="rate", hidden=(8,)), field_width=WIDTH, length=K)
+
+
+def test_codes_and_fields_stay_and_lengths_follow_a_quality(tokenizer):
     pictures = smooth_pictures(40, 3)
-    before = tokenizer.encode(pictures, length="max").codes
-    metrics = train_lengths(tokenizer, pictures, mean=mean, per=per, directions=4, batch=16)
-    program = tokenizer.encode(pictures)
-    assert torch.equal(tokenizer.encode(pictures, length="max").codes, before)
-    assert program.lengths.float().mean().item() == pytest.approx(mean, abs=0.3)
-    assert metrics["length_mean"] == pytest.approx(program.lengths.float().mean().item())
-    assert metrics["target_correlation"] > 0
-    assert metrics["error_over_even"] > 0
+    before, identity = tokenizer.encode(pictures, length="max"), tokenizer.identity
+    metrics = train_lengths(tokenizer, pictures, quality=0.2, steps=30, batch=16)
+    after = tokenizer.encode(pictures, length="max")
+    assert torch.equal(after.codes, before.codes)
+    assert (tokenizer.identity.codes, tokenizer.identity.fields) == (
+        identity.codes,
+        identity.fields,
+    )
+    assert tokenizer.identity.lengths != identity.lengths
+    assert tokenizer.config.length_head.quality == metrics["quality"] == 0.2
+    assert tokenizer.encode(pictures).quality is not None
     assert "load" not in tokenizer.about  # it is another model now
-    assert tokenizer.about["lengths"].startswith(f"fitted anew to a mean of {mean:g} tokens")
+    assert tokenizer.about["lengths"] == (
+        "rate head fitted to 30 images and calibrated on 10 others"
+    )
 
 
-def test_the_head_travels_with_the_model(tokenizer, tmp_path):
+def test_the_head_travels_with_the_model_and_a_seed_repeats_it(tokenizer, tmp_path):
     pictures = smooth_pictures(24, 3)
-    train_lengths(tokenizer, pictures, mean=5, directions=3)
+    train_lengths(tokenizer, pictures, steps=5)
     tokenizer.save_pretrained(tmp_path)
     again = load_folder(tmp_path)
-    assert again.config.length_head == LengthHeadConfig(hidden=())
     assert torch.equal(again.encode(pictures).lengths, tokenizer.encode(pictures).lengths)
+    first = {name: value.clone() for name, value in tokenizer.length_head.state_dict().items()}
+    train_lengths(tokenizer, pictures, steps=5)
+    second = tokenizer.length_head.state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_targets_are_longest_where_tokens_buy_most_and_have_the_mean():
-    config = CurriculumConfig(oracle="price", oracle_scale=0.5)
-    targets = _targets(falling(torch.tensor([0.1, 1.0, 10.0]), config), config, K)
-    assert targets.mean().item() == pytest.approx(5.0, abs=0.02)
-    assert targets[0] < targets[1] < targets[2]
+def test_without_steps_the_head_stays_and_is_calibrated(tokenizer):
+    pictures = smooth_pictures(24, 3)
+    with pytest.raises(ModelError, match="no rate head, which steps=0 needs"):
+        train_lengths(tokenizer, pictures, steps=0)
+    train_lengths(tokenizer, pictures, steps=5, hidden=(8,), quality=0.4)
+    weights = {name: value.clone() for name, value in tokenizer.length_head.named_parameters()}
+    metrics = train_lengths(tokenizer, smooth_pictures(30, 5), steps=0)
+    assert metrics["quality"] == 0.4
+    after = dict(tokenizer.length_head.named_parameters())
+    assert all(torch.equal(weights[name], after[name]) for name in weights)
+    assert tokenizer.about["lengths"] == "rate head calibrated on 30 images"
 
 
-def test_targets_at_the_price_of_the_mean_by_hand():
-    # Errors (log2 L - c)^2 and p * log2 L are least at c - p / 2. For c = 2 and 3 that is 4 and 8
-    # tokens times 2^(-p / 2), which must be 3/4 for a mean of 4.5.
-    config = CurriculumConfig(oracle="price", oracle_scale=0.45, price_per="doubling")
-    doublings = torch.tensor(knot_lengths(config, K)).float().log2()
-    curves = (doublings - torch.tensor([[2.0], [3.0]])).square()
-    looks = _Looks(torch.zeros(2, 1), curves)
-    assert _targets(looks, config, K).tolist() == pytest.approx([3.0, 6.0], rel=1e-4)
+def test_errors_are_those_of_the_interpreted_prefixes(tokenizer):
+    pictures = smooth_pictures(6, 3)
+    errors = measure(tokenizer, map(tokenizer, pictures.split(4)), 6, 3)
+    assert errors.lengths.shape == (6, 3)
+    assert (errors.lengths.diff(dim=1) > 0).all()
+    field, program = tokenizer.field(pictures), tokenizer.encode(pictures, length="max")
+    for column in range(3):
+        made = tokenizer.interpret(program.with_lengths(errors.lengths[:, column]))
+        cosine = torch.nn.functional.cosine_similarity(made, field, dim=-1).mean(dim=1)
+        squared = (made - field).square().mean(dim=(1, 2)) * 0.4**2
+        expected = torch.stack([1 - cosine, squared], dim=1)
+        torch.testing.assert_close(
+            errors.log_errors[:, column].exp(), expected, rtol=1e-3, atol=1e-5
+        )
 
 
-def test_targets_in_proportion_to_outlines_by_hand():
-    # For a mean of 5 of ten tokens, 1, 2 and 3 get 2.5, 5 and 7.5. No target is below 2, which
-    # leaves 8 for the other of two.
-    config = CurriculumConfig(oracle="outlines", oracle_scale=0.5)
-    curves = torch.zeros(3, 3)
-    looks = _Looks(torch.zeros(3, 1), curves, torch.tensor([1.0, 2.0, 3.0]))
-    assert _targets(looks, config, K).tolist() == pytest.approx([2.5, 5.0, 7.5], rel=1e-4)
-    looks = _Looks(torch.zeros(2, 1), curves, torch.tensor([1.0, 30.0]))
-    assert _targets(looks, config, K).tolist() == pytest.approx([2.0, 8.0], rel=1e-4)
-    squared = CurriculumConfig(oracle="outlines", oracle_scale=0.5, oracle_contrast=2.0)
-    looks = _Looks(torch.zeros(2, 1), curves, torch.tensor([1.0, 2.0]))
-    assert _targets(looks, squared, K).tolist() == pytest.approx([2.0, 8.0], rel=1e-4)
+def test_a_head_finds_the_planted_curves():
+    head, unseen = new_head(), planted(200, 0.0, seed=1)
+    fit_head(head, planted(400, 0.0, lengths=3), steps=300)
+    predicted = head.curves(unseen.statistics)[:, 0]
+    assert (predicted - unseen.log_errors[..., 0]).square().mean().sqrt() < 0.06
 
 
-def test_lengths_by_outlines_are_longer_where_the_teacher_sees_more(tokenizer):
-    pictures = smooth_pictures(40, 3)
-    asked = {"oracle": "outlines", "zoom": 2, "contrast": 3.0, "directions": 20}
-    metrics = train_lengths(tokenizer, pictures, mean=5, batch=16, **asked)
-    assert metrics["length_mean"] == pytest.approx(5, abs=0.3)
-    assert "outlines, zoom 2" in tokenizer.about["lengths"]
-    program = tokenizer.encode(pictures)
-    seen = outlines_of(tokenizer.teacher, pictures, 2)
-    assert pearson(program.lengths.numpy(), seen.numpy()) > 0.8
+@pytest.mark.parametrize("lengths", [K, 3])
+def test_the_stated_share_of_other_images_reaches_a_quality(lengths):
+    head = exact_head()
+    calibrate(head, planted(4000, 0.2, lengths=lengths))
+    fresh = planted(4000, 0.2, seed=1)
+    for quality in (0.85, 0.9):
+        for confidence in (0.6, 0.9, 0.95):
+            at = head.shortest(head.curves(fresh.statistics), quality, confidence)
+            able = fresh.log_errors[:, -1, 0] <= math.log(1 - quality)
+            error = fresh.log_errors[..., 0].gather(1, at[:, None] - 1)[:, 0]
+            reached = (error <= math.log(1 - quality))[able].float().mean().item()
+            # Lengths are whole, so more may reach it; one token is half a deviation of the noise.
+            assert confidence - 0.02 < reached < confidence + 0.02
 
 
-def test_contrast_pushes_targets_apart():
-    spreads = []
-    for contrast in (1.0, 2.0):
-        config = CurriculumConfig(oracle="price", oracle_scale=0.5, oracle_contrast=contrast)
-        spreads.append(_targets(falling(torch.tensor([0.5, 1.0, 2.0]), config), config, K).std())
-    assert spreads[1] > 1.3 * spreads[0]
+def test_margins_of_a_head_without_errors_are_those_of_whole_lengths():
+    head = exact_head()
+    calibrate(head, planted(500, 0.0))
+    row = QUALITIES.index(0.9)
+    assert (head.margins[row].abs() <= 0.1 + 1e-4).all()  # a step of the curves
 
 
-def test_errors_are_read_off_the_curves_by_hand():
-    curves = torch.tensor([[4.0, 2.0, 1.0], [8.0, 4.0, 0.0]])
-    # 3 lies half-way from 2 to 4, and 10 at the end: (3 + 0) / 2.
-    assert _error_at(torch.tensor([3, 10]), curves, (2, 4, 10)) == pytest.approx(1.5)
+def test_calibrated_lengths_never_fall_with_quality_or_confidence():
+    head = exact_head()
+    calibrate(head, planted(30, 1.0))  # few images: rough quantiles
+    curves = head.curves(planted(50, 0.0, seed=2).statistics)
+    lengths = torch.stack(
+        [torch.stack([head.shortest(curves, q, c) for c in CONFIDENCES]) for q in QUALITIES]
+    )
+    assert (lengths.diff(dim=0) >= 0).all()
+    assert (lengths.diff(dim=1) >= 0).all()
+    assert head.margins.isfinite().all()
+    assert head.expected(curves[:, 0], 0.9).isfinite().all()
 
 
-@torch.no_grad()
-def test_a_head_that_can_finds_its_targets():
-    random = torch.Generator().manual_seed(0)
-    pooled = torch.randn(400, 6, generator=random) * torch.tensor([9, 4, 1, 0.1, 0.1, 0.1])
-    targets = 10 * torch.sigmoid(0.1 * pooled[:, 0] - 0.2 * pooled[:, 1])
-    mean = targets.mean().item()
-    head = _fitted(pooled, targets, 2, K, mean)
-    found = head(pooled[:, None])
-    assert (found - targets).abs().max() < 0.2
-    assert whole_lengths(found, K).float().mean().item() == pytest.approx(mean, abs=0.05)
-
-
-def test_what_cannot_be_fitted_is_reported(tokenizer):
-    with pytest.raises(ConfigError, match=r"mean length is 12\. Give one above 2 and below 10"):
-        train_lengths(tokenizer, smooth_pictures(24, 3), mean=12)
-    with pytest.raises(TrainingError, match="8 images of 192 channels to fit 10 directions"):
-        train_lengths(tokenizer, smooth_pictures(8, 3), mean=5)
+def test_too_few_images_and_a_wrong_share_are_refused(tokenizer):
+    with pytest.raises(TrainingError, match="There are 8 images to fit a rate head on"):
+        train_lengths(tokenizer, smooth_pictures(8, 3))
+    with pytest.raises(ConfigError, match=r"held_out is 1\.0"):
+        train_lengths(tokenizer, smooth_pictures(24, 3), held_out=1.0)
+    with pytest.raises(ConfigError, match=r"length_head\.quality is 1\.5"):
+        train_lengths(tokenizer, smooth_pictures(24, 3), quality=1.5)
 
 
 def test_images_of_another_kind_are_a_named_error(tokenizer):
     pictures = smooth_pictures(24, 3)
-    for images in (pictures / 255, pictures[..., :32], pictures[:0]):
+    for images in (pictures / 255, pictures[..., :32]):
         with pytest.raises(DataError, match=r"Give uint8 of shape \(n, 3, 64, 64\)"):
-            train_lengths(tokenizer, images, mean=5)
+            train_lengths(tokenizer, images)
 
 
 def test_an_empty_dataset_is_a_named_error(tokenizer):
-    with pytest.raises(DataError, match="holds no image"):
-        train_lengths(tokenizer, subset(ScenesDataset(1, size=64), []), mean=5)
+    with pytest.raises(TrainingError, match="There are 0 images"):
+        train_lengths(tokenizer, subset(ScenesDataset(1, size=64), []))

@@ -3,10 +3,10 @@
     python tests/weights/golden.py    # records them again, for new weights only
 
 Programs are compared code by code, and another CPU adds in another order. In fp32 that moves the
-cosine of a token with a code by about 1e-6 and a predicted length by about 1e-5 codes, so images
-are taken only where the best code leads, and the length is off the next one, by hundreds of times
-that. Should a golden program come out otherwise all the same, the test says whether the pixels
-are the same and how wide the margins now are:
+cosine of a token with a code, and a predicted log error, by about 1e-6. So images are taken only
+where the best code leads, and the log errors are off the threshold of a length, by hundreds of
+times that. Should a golden program come out otherwise all the same, the test says whether the
+pixels are the same and how wide the margins now are:
 
 - Same pixels, wide margins: the model, or the way to it, has changed. That is a fault.
 - Same pixels, a margin near zero: this machine rounds more coarsely. Raise the least margins below
@@ -28,10 +28,11 @@ import strop
 from strop.data.spec import open_dataset
 from strop.files import read_json, write_json
 from strop.images import fit_square, to_tensor
+from strop.model.rate_head import CONFIDENCE, RateHead
 
 PATH = Path(__file__).with_name("golden.json")
-LEAD, DISTANCE = 2e-4, 0.05
-"""Least lead of the best code, in cosine; least distance of a length from where it rounds off."""
+LEAD, DISTANCE = 2e-4, 1e-3
+"""Least lead of the best code, in cosine; least distance of a log error from the threshold."""
 
 PHOTO_HEIGHT, PHOTO_WIDTH = 427, 640
 
@@ -63,12 +64,16 @@ def picture(name: str, tokenizer: strop.Tokenizer) -> torch.Tensor:
 
 @torch.no_grad()
 def margins(image: torch.Tensor, tokenizer: strop.Tokenizer) -> tuple[float, float]:
-    """The smallest lead of an active code, and the distance of the length from rounding off."""
+    """The smallest lead of an active code, and how near a log error is to the threshold."""
+    head = tokenizer.length_head
+    assert isinstance(head, RateHead)
     field = tokenizer.field(image) * tokenizer.config.teacher.scale
-    predicted = tokenizer.length_head(field).item()
+    curves = head(field)
+    length = int(head.shortest(curves, head.quality, CONFIDENCE))
     similarity = tokenizer.quantizer(tokenizer.generator(field)).similarity
-    first, second = similarity[0, : round(predicted)].topk(2).values.unbind(-1)
-    return (first - second).min().item(), abs(predicted % 1 - 0.5)
+    first, second = similarity[0, :length].topk(2).values.unbind(-1)
+    distance = (curves[:, 0] - head.threshold(head.quality, CONFIDENCE)).abs().min()
+    return (first - second).min().item(), distance.item()
 
 
 def spell(image: torch.Tensor, tokenizer: strop.Tokenizer) -> dict[str, str]:

@@ -23,7 +23,7 @@ def test_the_program_is_the_committed_one(
     lead, distance = golden.margins(picture, tokenizer)
     assert written["codes"] == expected["codes"], (
         f"{'same' if written['pixels'] == expected['pixels'] else 'other'} pixels; a code leads by "
-        f"{lead:.1e}, the length is {distance:.1e} from rounding off: see {golden.PATH.stem}.py"
+        f"{lead:.1e}, a log error is {distance:.1e} off the threshold: see {golden.PATH.stem}.py"
     )
 
 

@@ -25,7 +25,7 @@ COMMANDS = {
     "search": ("strop.cli.search", "search", "Find similar images in a store."),
     "train": ("strop.cli.train", "train", "Train a tokenizer."),
     "train-decoder": ("strop.cli.train", "train_decoder", "Train the pixel decoder of a model."),
-    "train-lengths": ("strop.cli.train", "train_lengths", "Fit the length head of a model again."),
+    "train-lengths": ("strop.cli.train", "train_lengths", "Fit a rate head to a model."),
     "sweep": ("strop.cli.train", "sweep", "Train at every combination of settings."),
     "eval": ("strop.cli.evaluation", "eval_", "Evaluate a model."),
     "study": ("strop.cli.study", "app", "Study what the codes of a model mean."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -37,8 +37,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import TensorBoard
 from strop.training.decoder_training import train_decoder as fit_decoder
 from strop.training.distributed import this_process
-from strop.training.fitted_targets import CurriculumConfig, Per
-from strop.training.lengths import FittedOracle
+from strop.training.lengths import LENGTHS
 from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training
 from strop.training.plan import describe, measure
@@ -135,51 +134,46 @@ def train_lengths(
     context: typer.Context,
     model: ModelArgument,
     data: Data,
-    mean: Annotated[float, typer.Option(help="Tokens that a program is to have on average.")],
-    oracle: Annotated[
-        str,
-        typer.Option(
-            help="What asks for tokens: the price at which they lower the error most, or outlines "
-            "that the teacher sees."
-        ),
-    ] = "price",
-    contrast: Annotated[
-        float, typer.Option(help="Above 1, lengths are pushed away from the mean by this power.")
-    ] = 1.0,
-    per: Annotated[
-        str, typer.Option(help="With price: for each token, or for each doubling of the length.")
-    ] = "token",
-    zoom: Annotated[
-        int, typer.Option(min=1, help="With outlines: how many times as large images are seen.")
-    ] = CurriculumConfig.oracle_zoom,
-    directions: Annotated[
-        int, typer.Option(min=1, help="Principal directions of the pooled field to look at.")
-    ] = 10,
     folder: Back = None,
-    batch: Annotated[int, typer.Option(min=1)] = 64,
+    quality: Annotated[
+        float | None,
+        typer.Option(help="Cosine similarity to encode to by default: the model's, or 0.9."),
+    ] = None,
+    lengths: Annotated[
+        int, typer.Option(min=1, help="Random lengths at which each image is interpreted.")
+    ] = LENGTHS,
+    held_out: Annotated[
+        float, typer.Option(help="Share of the images that the head is calibrated on.")
+    ] = 0.25,
+    steps: Annotated[
+        int,
+        typer.Option(min=0, help="Optimizer steps; 0 only calibrates the rate head it has."),
+    ] = 2000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    batch: Annotated[int, typer.Option(min=1)] = 32,
     workers: Workers = WORKERS,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Fit the length head of a model anew, for another mean length; nothing else in it changes."""
+    """Fit a rate head to any finished model, so that it can encode to a quality.
+
+    Codes and features do not change. Use images that the model was not trained on, thousands of
+    them if possible.
+    """
     _lock_folder(context, model, folder)
-    for name, value, known in (("oracle", oracle, FittedOracle), ("per", per, Per)):
-        if value not in get_args(known):
-            raise ConfigError(f"--{name} is {value!r}.", f"Give {' or '.join(get_args(known))}.")
     tokenizer = load(model, device=device)
-    with counting("images") as count:
+    with progress_bars() as bars:
         metrics = fit_lengths(
             tokenizer,
             data,
-            mean=mean,
-            oracle=cast("FittedOracle", oracle),
-            contrast=contrast,
-            per=cast("Per", per),
-            zoom=zoom,
-            directions=directions,
+            quality=quality,
+            lengths=lengths,
+            held_out=held_out,
+            steps=steps,
+            seed=seed,
             batch=batch,
             loading_workers=workers,
-            watch=count,
+            progress=bars,
         )
     _write_back(tokenizer, folder or model, metrics, as_json)
 

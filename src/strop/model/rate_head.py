@@ -10,6 +10,7 @@ buffers, so they are saved with the weights; `strop.training.lengths.calibrate` 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ class RateCurve:
 
 
 class RateHead(nn.Module):
-    """An MLP on the mean and standard deviation of the field over its locations.
+    """An MLP on statistics of the field over its locations: see `pooled`.
 
     The last layer gives the log error at K and K - 1 decrements, which a softplus keeps positive:
     both curves fall in k by construction.
@@ -71,7 +72,7 @@ class RateHead(nn.Module):
         super().__init__()
         self.length = length
         self.quality = config.quality
-        widths = (2 * field_width, *config.widths)
+        widths = (3 * field_width, *config.widths)
         layers: list[nn.Module] = [nn.LayerNorm(widths[0])]
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.GELU()]
@@ -95,10 +96,12 @@ class RateHead(nn.Module):
         Row 0 is the cosine error, 1 minus the mean cosine over locations; row 1 is the mean
         squared error.
         """
-        with torch.autocast(field.device.type, enabled=False):
-            field = field.float()
-            pooled = torch.cat([field.mean(dim=1), field.std(dim=1, correction=0)], dim=-1)
-            raw = self.last(self.mlp(pooled)).unflatten(-1, (2, self.length))
+        return self.curves(pooled(field))
+
+    def curves(self, statistics: Tensor) -> Tensor:
+        """What `forward` gives, from what `pooled` gives `(B, 3 d_enc)`."""
+        with torch.autocast(statistics.device.type, enabled=False):
+            raw = self.last(self.mlp(statistics)).unflatten(-1, (2, self.length))
             decrements, final = raw[..., :-1], raw[..., -1:]
             above = nn.functional.softplus(decrements).flip(-1).cumsum(-1).flip(-1)
             return final + nn.functional.pad(above, (0, 1))
@@ -136,6 +139,20 @@ class RateHead(nn.Module):
         check_confidence(confidence)
         at = torch.tensor([confidence], device=self.margins.device)
         return torch.stack([_interpolated(at, self.confidences, row)[0] for row in self.margins])
+
+
+def pooled(field: Tensor) -> Tensor:
+    """Scaled field `(B, S, d_enc)` to `(B, 3 d_enc)` float32: what the rate head sees of it.
+
+    For each channel, the mean and standard deviation over locations, and the root mean square
+    difference of neighbouring locations.
+    """
+    field = field.float()
+    side = math.isqrt(field.shape[1])
+    grid = field.unflatten(1, (side, side))
+    down, across = (grid.diff(dim=axis).square().sum((1, 2)) for axis in (1, 2))
+    steps = (down + across) / max(2 * side * (side - 1), 1)
+    return torch.cat([field.mean(dim=1), field.std(dim=1, correction=0), steps.sqrt()], dim=-1)
 
 
 def check_confidence(confidence: float) -> None:

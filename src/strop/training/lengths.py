@@ -1,154 +1,264 @@
-"""The length head of a model that is done, fitted anew.
+"""A rate head for a finished model: fitted to the model's own errors, then calibrated.
 
-While a model is trained its oracle chases programs that still change. Afterwards every image's
-rate curve can be read exactly, and by the oracle `price` tokens go where they lower the squared
-error most for their price; by the oracle `outlines` they go where the teacher sees most of those.
-Either way the price is the one that gives the mean length asked for.
-
-The head is a linear one, on the leading principal directions of the pooled field. One that looks at
-all of them comes closer to the targets; on the bundled teacher its lengths say less of how many
-objects there are, on another that was not seen. `benchmarks/NOTES.md` has the figures.
+Every image is interpreted at a few random lengths. The head learns the errors there, with the loss
+of training (`strop.objective.rate_loss`). Images that are held out give its margins: how far below
+an error the prediction has to be, so that a stated share of images keeps to that error.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from strop import objective
 from strop.data.loader import checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, TrainingError
-from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
-from strop.model.tokenizer import Tokenizer
-from strop.statistics import pearson
-from strop.training.fitted_targets import (
-    CurriculumConfig,
-    Per,
-    cheapest_lengths,
-    clipped,
-    contrasted,
-    knot_lengths,
-    outlines_of,
-    rate_curves,
-)
+from strop.model.interpreter import prefix_mask
+from strop.model.length_head import LengthHeadConfig
+from strop.model.length_rule import needs_rate_head
+from strop.model.rate_head import CONFIDENCE, RateHead, pooled
+from strop.model.tokenizer import Encoding, Tokenizer
+from strop.progress import Progress, no_progress
+from strop.random import seeded
+from strop.training.draws import generator
+from strop.training.fit import fit
 
-FittedOracle = Literal["price", "outlines"]
+LEAST_IMAGES = 20
+LENGTHS = 8
+"""At how many lengths each image is interpreted."""
 
-_HALVINGS = 60
-"""Of the interval in which a price or a bias is looked for."""
+_WIDEST, _NARROWEST = 1.5, -0.5
+"""The range of margins, in the logarithm of the error."""
+
+_LEAST_REACHING = 4
+"""Images that have to reach a quality for margins of its own."""
 
 
-@torch.no_grad()
+class Errors(NamedTuple):
+    """What a model reaches on n images, each at m lengths; everything on the CPU.
+
+    statistics  (n, 3 d_enc) float32, see `strop.model.rate_head.pooled`
+    lengths     (n, m) int64, rising
+    log_errors  (n, m, 2) float32: logarithms of cosine error and squared error
+    """
+
+    statistics: Tensor
+    lengths: Tensor
+    log_errors: Tensor
+
+    def rows(self, at: Tensor) -> Errors:
+        """The images with these indices."""
+        return Errors(*(part[at] for part in self))
+
+
 def train_lengths(
     tokenizer: Tokenizer,
     data: str | Dataset | Tensor,
     *,
-    mean: float,
-    oracle: FittedOracle = "price",
-    contrast: float = 1.0,
-    per: Per = "token",
-    zoom: int = CurriculumConfig.oracle_zoom,
-    directions: int = 10,
-    batch: int = 64,
+    quality: float | None = None,
+    hidden: tuple[int, ...] | None = None,
+    lengths: int = LENGTHS,
+    held_out: float = 0.25,
+    steps: int = 2000,
+    seed: int = 0,
+    batch: int = 32,
     loading_workers: int = 0,
-    watch: Callable[[int, int], None] | None = None,
+    progress: Progress = no_progress,
 ) -> dict[str, float]:
-    """Give `tokenizer` a length head for programs of `mean` tokens; nothing else in it changes.
+    """Give `tokenizer` a rate head; codes and fields stay as they are.
 
-    data        a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
-    oracle      who sets the targets, as in `CurriculumConfig`
-    contrast    above 1, lengths are pushed away from `mean` by this power
-    per         with `price`: what is paid for, each `token` or each `doubling` of the length
-    zoom        with `outlines`: how many times as large the teacher sees the images
-    directions  of the pooled field that the head looks at
-    watch       called with how many images were looked at, of how many
+    data      a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size. The model should
+              not have been trained on them: errors are smaller on its training images
+    quality   the cosine similarity that the model then encodes to by default; if not given, the one
+              in its config, which is 0.9 for a model that never had a rate head
+    hidden    widths of the hidden layers; by default those of `LengthHeadConfig`
+    lengths   at how many lengths each image is interpreted
+    held_out  share of the images that the margins are measured on
+    steps     optimizer steps; 0 keeps the rate head that the model has, and only calibrates it
+    progress  called with "images" or "steps", the number done and their total
 
-    Returns mean and spread of the lengths of `data`, their correlation with the targets, and the
-    mean squared error at these lengths over that at the one whole length nearest their mean.
+    Returns metrics on the images held out: the share of the variance of the log error that the
+    head explains, and at the default quality the mean length and the share of images that reach
+    it, of those that can.
     """
-    k = tokenizer.config.max_length
-    if not CurriculumConfig.oracle_minimum < mean < k:
-        raise ConfigError(
-            f"The mean length is {mean:g}.",
-            f"Give one above {CurriculumConfig.oracle_minimum} and below {k}.",
-        )
-    config = CurriculumConfig(
-        oracle=oracle,
-        price_per=per,
-        oracle_zoom=zoom,
-        oracle_scale=mean / k,
-        oracle_contrast=contrast,
+    own = tokenizer.length_head if steps == 0 else None
+    if own is not None and not isinstance(own, RateHead):
+        raise needs_rate_head("steps=0")
+    before = tokenizer.config.length_head
+    config = LengthHeadConfig(
+        kind="rate",
+        hidden=hidden if own is None else before.hidden,
+        quality=before.quality if quality is None else quality,
     )
+    if not 0 < held_out < 1:
+        raise ConfigError(f"held_out is {held_out}.", "Give a share between 0 and 1, such as 0.25.")
     source = open_dataset(data) if isinstance(data, str) else data
-    looks = _looks(tokenizer.eval(), source, config, batch, loading_workers, watch)
-    pooled, curves = looks.pooled, looks.curves
-    if not 1 <= directions <= min(len(pooled) - 1, pooled.shape[1]):
+    if len(source) < LEAST_IMAGES:
         raise TrainingError(
-            f"There are {len(pooled)} images of {pooled.shape[1]} channels to fit {directions} "
-            "directions on.",
-            "Use more data than directions, and from one to as many as channels of these.",
+            f"There are {len(source)} images to fit a rate head on.",
+            f"Give at least {LEAST_IMAGES}, better thousands.",
         )
-    targets = _targets(looks, config, k)
-    head = _fitted(pooled, targets, directions, k, mean)
-    tokenizer.config = replace(tokenizer.config, length_head=LengthHeadConfig(hidden=()))
-    for stale in ("load", "metrics"):  # it is no longer the model of that name and those lengths
+    batches = _batches(tokenizer.eval(), source, batch, loading_workers)
+    errors = measure(tokenizer, map(tokenizer, batches), len(source), lengths, seed, progress)
+    count = len(errors.lengths)
+    order = torch.randperm(count, generator=generator(seed, "held out", 0))
+    held = count if own is not None else max(2, round(held_out * count))
+    with seeded(seed):
+        head = RateHead(
+            config, field_width=tokenizer.config.teacher.width, length=tokenizer.config.max_length
+        )
+    if own is None:
+        fit_head(head, errors.rows(order[held:]), steps=steps, seed=seed, progress=progress)
+        fitted = f"rate head fitted to {count - held:,} images and calibrated on {held:,} others"
+    else:
+        head.load_state_dict(own.state_dict())
+        fitted = f"rate head calibrated on {held:,} images"
+    calibrate(head, errors.rows(order[:held]))
+    tokenizer.config = replace(tokenizer.config, length_head=config)
+    tokenizer.length_head = head.eval().to(tokenizer.device)
+    for stale in ("load", "metrics"):  # they are those of the model with its old head
         tokenizer.about.pop(stale, None)
-    tokenizer.about["lengths"] = (
-        f"fitted anew to a mean of {mean:g} tokens, on {directions} directions of the pooled field "
-        f"({f'price per {per}' if oracle == 'price' else f'outlines, zoom {zoom}'}, contrast "
-        f"{contrast:g})"
-    )
-    own = whole_lengths(head(pooled[:, None]), k)
-    tokenizer.length_head = head.to(tokenizer.device)
-    even = torch.full_like(own, round(own.float().mean().item()))
-    knots = knot_lengths(config, k)
-    return {
-        "length_mean": own.float().mean().item(),
-        "length_spread": own.float().std(correction=0).item(),
-        "target_correlation": pearson(own.numpy(), targets.numpy()),
-        "error_over_even": _error_at(own, curves, knots) / _error_at(even, curves, knots),
-    }
+    tokenizer.about["lengths"] = fitted
+    return _metrics(head, errors.rows(order[:held]))
 
 
-class _Looks(NamedTuple):
-    """What n images show, on the CPU: the pooled field (n, d_enc), the rate curve (n, knots) and,
-    if the oracle goes by them, the outlines (n,)."""
-
-    pooled: Tensor
-    curves: Tensor
-    outlines: Tensor | None = None
-
-
-def _looks(
+@torch.no_grad()
+def measure(
     tokenizer: Tokenizer,
-    source: Dataset | Tensor,
-    config: CurriculumConfig,
-    batch: int,
-    loading_workers: int,
-    watch: Callable[[int, int], None] | None,
-) -> _Looks:
-    """At all images, a batch at a time."""
-    pooled: list[Tensor] = []
-    curves: list[Tensor] = []
-    outlines: list[Tensor] = []
+    encodings: Iterable[Encoding],
+    images: int,
+    count: int = LENGTHS,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Errors:
+    """The errors of images, each at `count` random lengths of 1 to K.
+
+    Short lengths are drawn more often, since curves bend there.
+    """
+    k, device = tokenizer.config.max_length, tokenizer.device
+    weight = 1 / torch.arange(1, k + 1) + 2 / k
+    random = generator(seed, "lengths", 0)
+    found: list[Errors] = []
     done = 0
-    for images in _batches(tokenizer, source, batch, loading_workers):
-        field = tokenizer.teacher(images).float() * tokenizer.config.teacher.scale
-        z_q = tokenizer.quantizer(tokenizer.generator(field)).z_q
-        pooled.append(field.mean(dim=1).cpu())
-        curves.append(rate_curves(tokenizer, z_q, field, config).cpu())
-        if config.zoom is not None:
-            outlines.append(outlines_of(tokenizer.teacher, images, config.zoom).cpu())
-        done += len(images)
-        if watch is not None:
-            watch(done, len(source))
-    return _Looks(torch.cat(pooled), torch.cat(curves), torch.cat(outlines) if outlines else None)
+    for encoding in encodings:
+        field = encoding.field * tokenizer.config.teacher.scale
+        chances = weight.expand(len(field), -1)
+        drawn = torch.multinomial(chances, min(count, k), generator=random)
+        drawn = drawn.sort(dim=1).values + 1
+        columns = []
+        for lengths in drawn.to(device).unbind(1):
+            active = prefix_mask(lengths, int(lengths.max()))
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                made = tokenizer.interpreter(encoding.z_q[:, : active.shape[1]], active)
+            errors = [objective.cosine_error(made, field), objective.squared_error(made, field)]
+            columns.append(torch.stack(errors, dim=1))
+        log_errors = torch.stack(columns, dim=1).clamp(min=1e-6).log()
+        found.append(Errors(pooled(field).cpu(), drawn, log_errors.cpu()))
+        progress("images", done := done + len(field), images)
+    return Errors(*map(torch.cat, zip(*found, strict=True)))
+
+
+def fit_head(
+    head: RateHead,
+    errors: Errors,
+    *,
+    steps: int,
+    seed: int = 0,
+    batch: int = 256,
+    progress: Progress = no_progress,
+) -> None:
+    """Fit a head to errors, a batch of images at a time, each with all of its lengths."""
+    random = generator(seed, "rate head", 0)
+
+    def loss_of_step(step: int) -> Tensor:
+        rows = torch.randint(len(errors.lengths), (batch,), generator=random)
+        at = errors.rows(rows)
+        curves = head.curves(at.statistics).repeat_interleave(at.lengths.shape[1], dim=0)
+        measured = at.log_errors.exp().flatten(0, 1)
+        return objective.rate_loss(curves, at.lengths.flatten(), measured)
+
+    fit(
+        head.train().parameters(),
+        loss_of_step,
+        steps=steps,
+        learning_rate=2e-3,
+        weight_decay=0.05,
+        warmup=steps // 20,
+        seed=seed,
+        progress=lambda step, steps: progress("steps", step, steps),
+    )
+    head.eval()
+
+
+@torch.no_grad()
+def calibrate(head: RateHead, errors: Errors) -> None:
+    """Set the margins of a head from images that it was not fitted to.
+
+    Each image needs some least margin to get a length at which it reaches a quality. Of the images
+    that can reach it, a share c needs no more than the margin for the confidence c: the quantile of
+    split conformal prediction, which counts one image more than there are.
+    """
+    predicted = head.curves(errors.statistics.to(head.margins.device))[:, 0].cpu()
+    qualities, confidences = head.qualities.cpu(), head.confidences.cpu()
+    curves = _completed(predicted, errors)
+    beyond = predicted.new_full((len(predicted), 1), torch.inf)
+    before = torch.cat([beyond, predicted], dim=1)  # the prediction at one token less
+    margins, thresholds = head.margins[0].cpu(), []
+    for quality in qualities:
+        wanted = (1 - quality).log()
+        enough = curves <= wanted
+        at = before.gather(1, enough.int().argmax(dim=1, keepdim=True))[:, 0]
+        needed = (wanted - at[enough.any(dim=1)]).clamp(_NARROWEST, _WIDEST).sort().values
+        if len(needed) >= _LEAST_REACHING:  # else they are those of the quality before
+            rank = (confidences.double() * (len(needed) + 1)).ceil().long()
+            margins = needed[rank.clamp(max=len(needed)) - 1]
+        thresholds.append(wanted - margins)
+    # A higher quality never gives a shorter program.
+    falling = torch.stack(thresholds).cummin(dim=0).values
+    falling -= 1e-5 * torch.arange(len(falling))[:, None]
+    head.margins.copy_((1 - qualities).log()[:, None] - falling)
+
+
+def _completed(predicted: Tensor, errors: Errors) -> Tensor:
+    """Log cosine errors at all lengths (n, K), from those at some: the prediction (n, K), moved by
+    its error at the measured lengths, and between them by one in proportion."""
+    every = torch.arange(1, predicted.shape[1] + 1).repeat(len(predicted), 1)
+    residual = errors.log_errors[..., 0] - predicted.gather(1, errors.lengths - 1)
+    if errors.lengths.shape[1] == 1:
+        return predicted + residual
+    after = torch.searchsorted(errors.lengths, every).clamp(1, errors.lengths.shape[1] - 1)
+    (low, high), (left, right) = (
+        (each.gather(1, after - 1), each.gather(1, after)) for each in (errors.lengths, residual)
+    )
+    share = ((every - low) / (high - low)).clamp(0, 1)
+    return predicted + torch.lerp(left, right, share)
+
+
+@torch.no_grad()
+def _metrics(head: RateHead, errors: Errors) -> dict[str, float]:
+    curves = head.curves(errors.statistics)
+    predicted = curves[:, 0].gather(1, errors.lengths - 1)
+    measured = errors.log_errors[..., 0]
+    lengths = head.shortest(curves, head.quality, CONFIDENCE)
+    completed = _completed(curves[:, 0], errors)
+    enough = completed <= torch.tensor(1 - head.quality).log()
+    reached = enough.gather(1, lengths[:, None] - 1)[:, 0]
+    able = enough.any(dim=1)
+    return {
+        "explained": 1 - ((measured - predicted).square().mean() / measured.var()).item(),
+        "quality": head.quality,
+        "length_mean": lengths.float().mean().item(),
+        "able": able.float().mean().item(),
+        "reached": reached[able].float().mean().item() if able.any() else math.nan,
+    }
 
 
 def _batches(
@@ -166,58 +276,3 @@ def _batches(
         workers=loading_workers,
         report=warnings.warn,
     )
-
-
-def _targets(looks: _Looks, config: CurriculumConfig, k: int) -> Tensor:
-    """(n,): what the oracle asks for, at the price that makes `oracle_scale` k the mean.
-
-    With `outlines` the price is what has the mean length of them.
-    """
-    knots, goal = knot_lengths(config, k), config.oracle_scale * k
-
-    def at(log_price: float) -> Tensor:
-        price = torch.tensor(log_price).exp()
-        if looks.outlines is not None:
-            found = looks.outlines / price * goal
-        else:
-            found = cheapest_lengths(looks.curves, knots, price, config.price_per)
-        return clipped(contrasted(found, config, k), config, k)
-
-    return at(_where(lambda log_price: at(log_price).mean().item() - goal, -40.0, 10.0))
-
-
-def _fitted(pooled: Tensor, targets: Tensor, directions: int, k: int, mean: float) -> LengthHead:
-    """The head whose logits are nearest the targets' by least squares, with the mean asked for."""
-    centre = pooled.mean(dim=0)
-    leading = torch.linalg.svd(pooled - centre, full_matrices=False).Vh[:directions]
-    share = (targets / k).clamp(0.5 / k, 1 - 0.5 / k)  # half a token from the ends, which are open
-    seen = (pooled - centre) @ leading.T
-    wanted = share.logit()
-    weight = torch.linalg.lstsq(seen, (wanted - wanted.mean())[:, None]).solution[:, 0]
-    head = LengthHead(LengthHeadConfig(hidden=()), field_width=pooled.shape[1], length=k)
-    linear = cast("torch.nn.Linear", head.mlp[-1])
-    linear.weight.copy_((leading.T @ weight)[None])
-    slope = pooled @ linear.weight[0]
-
-    def over(bias: float) -> float:
-        return mean - k * torch.sigmoid(slope + bias).mean().item()
-
-    linear.bias.fill_(_where(over, *(-slope.mean().item() + end for end in (-20.0, 20.0))))
-    return head
-
-
-def _where(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function crosses zero, by halving."""
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
-    return (low + high) / 2
-
-
-def _error_at(lengths: Tensor, curves: Tensor, knots: tuple[int, ...]) -> float:
-    """Mean error at lengths (n,), on curves (n, knots) straight between their knots."""
-    at = torch.tensor(knots)
-    after = torch.searchsorted(at, lengths).clamp(1, len(knots) - 1)
-    share = ((lengths - at[after - 1]) / (at[after] - at[after - 1])).clamp(0, 1)
-    before, there = (curves.gather(1, each[:, None])[:, 0] for each in (after - 1, after))
-    return torch.lerp(before, there, share).mean().item()

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from strop.device import choose_device, describe_machine
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
+from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.progress import Progress, no_progress
 from strop.training import distributed
@@ -30,6 +31,7 @@ from strop.training.attention import attended, sound_attention
 from strop.training.callbacks import Callback, Metrics, MetricsFile, TrainingRun, read_metrics
 from strop.training.decoder_training import ABOUT_WIDTHS
 from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
+from strop.training.lengths import calibrate, measure
 from strop.training.loaders import to_device
 from strop.training.plots import plot_run
 from strop.training.preset import Preset, load_preset, preset_from_dict
@@ -386,6 +388,9 @@ class _Loop:
         if stepper.averaged is not None:
             stepper.use_averaged_weights()
         tokenizer, preset = stepper.tokenizer, run.preset
+        rated = isinstance(tokenizer.length_head, RateHead) and len(self.data.held_out) > 0
+        if rated and self.config.workers.first:
+            self._calibrate()
         tokenizer.about |= {
             "data": f"{self.data.name} ({self.data.loader.images:,} images)",
             "steps": f"{preset.training.steps:,} of {preset.training.batch} images",
@@ -407,6 +412,13 @@ class _Loop:
             lines = read_metrics(run.folder / "metrics.jsonl")
             ends = self.config.curriculum.phase_ends if self.config.has_oracle else ()
             plot_run(lines, ends, run.folder)
+
+    def _calibrate(self) -> None:
+        """Set the margins of the rate head on the validation images."""
+        tokenizer, fields = self.run.stepper.tokenizer.eval(), self.data.held_out
+        encodings = (tokenizer.analyse_field(part) for part in fields.split(64))
+        errors = measure(tokenizer, encodings, len(fields))
+        calibrate(cast("RateHead", tokenizer.length_head), errors)
 
 
 def summary(means: Mapping[str, float], *, targets: bool = True) -> Metrics:

@@ -1,0 +1,442 @@
+"""The rules by which tokenizers choose lengths, side by side on one model and the same images.
+
+Every rule has one knob that makes all programs longer or shorter. At an equal guaranteed quality
+the knob is turned until a stated share of the images reaches that quality, and rules are compared
+by their mean length. At an equal mean length they are compared by R² centred over all images.
+Both are measured on the curves of the images: their agreement at every length.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from strop import curriculum, objective
+from strop.analysis.findings import Findings, Table
+from strop.analysis.frame import Analysis
+from strop.analysis.length_choice import best_residual, curves_of
+from strop.analysis.subject import Subject
+from strop.curriculum import CurriculumConfig
+from strop.figures import MUTED, new_figure, plain_axes
+from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
+from strop.model.length_rule import needs_rate_head
+from strop.model.rate import allocated_lengths, verified_lengths
+from strop.model.rate_head import RateHead, pooled
+from strop.model.tokenizer import Tokenizer
+from strop.random import seeded
+from strop.statistics import Array, bootstrap
+from strop.training.fit import fit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ONE, SEARCH, CLASSES = "one length for all", "exhaustive search", "three rates by a classifier"
+PAPER, RATE, VERIFIED, ORACLE = "the paper's head", "rate head", "rate head, verified", "oracle"
+QUALITIES = (0.85, 0.86, 0.87, 0.88, 0.89, 0.9, 0.91, 0.92, 0.93, 0.94)
+"""Qualities at which the calibration of the rate head is checked."""
+
+TIMED_IMAGES = 8
+_HALVINGS = 40
+
+Rule = Callable[[float], Tensor]
+"""The lengths (n,) int64 at a knob in [0, 1]; a larger one never gives a shorter program."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of lengths.
+
+    quality     the cosine similarity that programs are to reach
+    confidence  the share of images that is to reach it
+    means       mean lengths at which R² is compared; those above K are left out
+    most        images, each of which is interpreted at all K lengths
+    seed        of the rules that are fitted, and of intervals
+    """
+
+    quality: float = field(default=0.9, metadata={"above": 0, "below": 1})
+    confidence: float = field(default=0.9, metadata={"above": 0, "below": 1})
+    means: tuple[int, ...] = (8, 16, 31)
+    most: int = field(default=1024, metadata={"min": 16})
+    seed: int = 0
+
+
+class Curves(NamedTuple):
+    """What programs reach at every length.
+
+    cosine, residual  (n, K) float64: mean cosine, and squared error summed over the field
+    total             the sum of squares about the mean of each channel, over all images
+    size              scalars in one field
+    """
+
+    cosine: Tensor
+    residual: Tensor
+    total: float
+    size: int
+
+    def share(self, lengths: Tensor, quality: float) -> float:
+        """The share of images that reach a quality at lengths (n,)."""
+        return (self._at(self.cosine, lengths) >= quality).double().mean().item()
+
+    def error(self, lengths: Tensor) -> float:
+        """The squared error of all images at lengths (n,)."""
+        return self._at(self.residual, lengths).sum().item()
+
+    @staticmethod
+    def _at(values: Tensor, lengths: Tensor) -> Tensor:
+        return values.gather(1, lengths[:, None] - 1)[:, 0]
+
+
+def check(subject: Subject, options: Options) -> None:
+    """Refuse models without a rate head."""
+    if not isinstance(subject.tokenizer.length_head, RateHead):
+        raise needs_rate_head("the study of lengths")
+
+
+@torch.no_grad()
+def run(subject: Subject, options: Options) -> Findings:
+    """Compare the rules on at most `most` images, each of which is interpreted K times."""
+    tokenizer, images = subject.tokenizer, min(options.most, len(subject))
+    fields, program = subject.fields[:images], subject.program[:images]
+    agreements = curves_of(tokenizer, program, fields, partial(subject.progress, "lengths"))
+    last = agreements[-1]
+    means = last.channels.mean(axis=0)
+    cosine, residual = (
+        torch.from_numpy(np.stack([getattr(each, name) for each in agreements], axis=1))
+        for name in ("cosine", "residual")
+    )
+    total = float(last.square.sum() - images * last.size * (means @ means) / len(means))
+    curves = Curves(cosine, residual, total, last.size)
+    scaled = (part * tokenizer.config.teacher.scale for part in fields.split(64))
+    statistics = torch.cat([pooled(part) for part in scaled])
+    head = cast("RateHead", tokenizer.length_head)
+    predicted = head.curves(statistics.to(tokenizer.device)).cpu()
+    measured = Measurements()
+    rules = make_rules(curves, statistics, predicted, measured, options, tokenizer)
+    result = compare(rules, curves, predicted, options)
+    result["passes"] = {
+        ONE: 0, SEARCH: program.capacity, CLASSES: 0, PAPER: 0, RATE: 0,
+        VERIFIED: measured.mean(images), ORACLE: program.capacity,
+    }  # fmt: skip
+    timed = subject.records.images[:TIMED_IMAGES]
+    result["timing"] = time_rules(tokenizer, timed, options.quality)
+    result["calibration"] = calibration(head, predicted, curves, options.confidence)
+    return Findings(
+        numbers={"images_compared": images, **result},
+        tables=tables(result, options),
+        figures={"rules": draw(rules, curves, result, options)},
+        notes=(
+            "Passes are interpretations per image beyond teacher and generator. Time is relative "
+            "to an encoding of one forced length, on the same images. `Tokens` is the mean length "
+            f"at which {options.confidence:.0%} of the images reach the quality, by the knob of "
+            "each rule on these images; with verification and for the oracle, every image that can "
+            "reach the quality does. R² centred is compared at equal mean length: the difference "
+            "to one length for all. The classifier and the paper's head are fitted to the curves "
+            "of one half of the images and applied to the other.",
+        ),
+    )
+
+
+ANALYSIS = Analysis(run=run, options=Options, check=check)
+
+
+class Measurements:
+    """Counts the interpretations of a verified rule at the quality that was asked for."""
+
+    count = 0
+
+    def mean(self, images: int) -> float:
+        """Interpretations per image."""
+        return self.count / images
+
+
+def make_rules(
+    curves: Curves,
+    statistics: Tensor,
+    predicted: Tensor,
+    measured: Measurements,
+    options: Options,
+    tokenizer: Tokenizer,
+) -> dict[str, Rule]:
+    """The rules by name, but for the oracle, which has no knob.
+
+    statistics  (n, 3 d_enc), see `strop.model.rate_head.pooled`
+    predicted   (n, 2, K) log errors by the rate head
+    """
+    images, k = curves.cosine.shape
+    classes = crossed(partial(classify, curves, options.seed), statistics)
+    papers = crossed(partial(paper_lengths, curves, options.seed, tokenizer), statistics)
+    log_error = predicted[:, 0]
+    least, most = log_error.min().item() - 1, log_error.max().item() + 1
+
+    def one(knob: float) -> Tensor:
+        return torch.full((images,), 1 + int(knob * (k - 1)))
+
+    def search(knob: float) -> Tensor:
+        enough = torch.cat([curves.cosine >= knob, torch.ones(images, 1, dtype=torch.bool)], dim=1)
+        return (1 + enough.int().argmax(dim=1)).clamp(max=k)
+
+    def by_class(knob: float) -> Tensor:
+        return (2.0 ** (classes - 1) * 2 * k * knob).long().clamp(1, k)
+
+    def by_paper(knob: float) -> Tensor:
+        return whole_lengths(k * torch.sigmoid((papers / k).logit() + 40 * knob - 20), k)
+
+    def by_rate(knob: float) -> Tensor:
+        threshold = most + knob * (least - most)
+        return (1 + (log_error > threshold).sum(dim=1)).clamp(max=k)
+
+    def verified(knob: float) -> Tensor:
+        def look(rows: Tensor, lengths: Tensor) -> Tensor:
+            if knob == options.quality:
+                measured.count += len(rows)
+            return curves.cosine[rows, lengths - 1].float()
+
+        return verified_lengths(log_error, min(max(knob, 1e-6), 1 - 1e-6), look)[0]
+
+    return {
+        ONE: one, SEARCH: search, CLASSES: by_class, PAPER: by_paper, RATE: by_rate,
+        VERIFIED: verified,
+    }  # fmt: skip
+
+
+def compare(
+    rules: Mapping[str, Rule], curves: Curves, predicted: Tensor, options: Options
+) -> dict[str, Any]:
+    """Mean length at the quality, and R² centred at each mean length less that of one length."""
+    k = curves.cosine.shape[1]
+    able = (curves.cosine >= options.quality).any(dim=1)
+    goal = min(options.confidence, able.double().mean().item())
+    oracle = rules[SEARCH](options.quality)
+    at_quality: dict[str, Tensor] = {
+        name: turned(rule, lambda lengths: curves.share(lengths, options.quality) >= goal)[1]
+        for name, rule in rules.items()
+        if name not in (SEARCH, VERIFIED)
+    }
+    at_quality |= {SEARCH: oracle, VERIFIED: rules[VERIFIED](options.quality), ORACLE: oracle}
+    even = at_quality[ONE].double().mean().item()
+    tokens = {
+        name: {
+            "tokens": (mean := at_quality[name].double().mean().item()),
+            "of_one_length": mean / even,
+            "reached": curves.share(at_quality[name], options.quality),
+        }
+        for name in (*rules, ORACLE)
+    }
+    gains: dict[str, dict[str, float]] = {name: {} for name in (*rules, ORACLE)}
+    levels: dict[str, float] = {}
+    intervals: dict[str, list[float]] = {}
+    for mean in (each for each in options.means if each <= k):
+        base = error_at_mean(rules[ONE], curves, mean)
+        levels[str(mean)] = 1 - base / curves.total
+        for name, rule in rules.items():
+            gains[name][str(mean)] = (base - error_at_mean(rule, curves, mean)) / curves.total
+        shared = allocated_lengths(predicted[:, 1].exp(), mean)
+        gains[RATE][str(mean)] = (base - curves.error(shared)) / curves.total
+        best = float(best_residual(curves.residual.numpy(), mean))
+        gains[ORACLE][str(mean)] = (base - best) / curves.total
+        each = curves.residual[:, mean - 1] - curves.residual.gather(1, shared[:, None] - 1)[:, 0]
+        found = bootstrap(_mean, each.numpy(), seed=options.seed)
+        scale = len(each) / curves.total
+        intervals[str(mean)] = [found.low * scale, found.high * scale]
+    return {
+        "able": able.double().mean().item(),
+        "at_quality": tokens,
+        "r2_centred_of_one_length": levels,
+        "r2_centred_gain": gains,
+        "r2_centred_gain_of_rate_head": intervals,
+    }
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean())
+
+
+def turned(rule: Rule, enough: Callable[[Tensor], bool]) -> tuple[Tensor, Tensor]:
+    """Lengths on both sides of the least knob at which they are enough: (too short, enough).
+
+    Where even the longest are not enough, both are the longest; and the shortest where they are.
+    """
+    low, high = 0.0, 1.0
+    if enough(rule(low)) or not enough(rule(high)):
+        return (rule(low if enough(rule(low)) else high),) * 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(rule(middle)) else (middle, high)
+    return rule(low), rule(high)
+
+
+def error_at_mean(rule: Rule, curves: Curves, mean: float) -> float:
+    """The squared error of all images at a mean length, linear between steps of the knob."""
+    sides = turned(rule, lambda lengths: lengths.double().mean().item() >= mean)
+    means, errors = zip(
+        *((each.double().mean().item(), curves.error(each)) for each in sides), strict=True
+    )
+    return float(np.interp(mean, means, errors))
+
+
+def crossed(fitted: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
+    """(n,): for each half of the rows of x (n, d), what is fitted to the other half says of it.
+
+    `fitted` takes rows of x and their indices.
+    """
+    found = torch.empty(len(x))
+    for half in (0, 1):
+        rows = torch.arange(1 - half, len(x), 2)
+        found[half::2] = fitted(x[rows], rows)(x[half::2])
+    return found
+
+
+def classify(
+    curves: Curves, seed: int, statistics: Tensor, rows: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """A linear classifier of complexity into thirds, 0 to 2: how large the error is at K / 4."""
+    at = 1 - curves.cosine[rows, curves.cosine.shape[1] // 4 - 1]
+    classes = (at.argsort().argsort() * 3 // len(at)).long()
+    with seeded(seed):
+        network = nn.Sequential(
+            nn.LayerNorm(statistics.shape[1]), nn.Linear(statistics.shape[1], 3)
+        )
+
+    def loss(step: int) -> Tensor:
+        return nn.functional.cross_entropy(network(statistics), classes)
+
+    fit(network.parameters(), loss, steps=300, learning_rate=3e-3, weight_decay=1.0, seed=seed)
+    return lambda x: network(x).argmax(dim=1)
+
+
+def paper_lengths(
+    curves: Curves, seed: int, tokenizer: Tokenizer, statistics: Tensor, rows: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """The paper's head, taught by the paper's oracle (Appendix A) on curves that do not change.
+
+    The random lengths and probes of phases 2 and 3 are read off the curves.
+    """
+    k, width = curves.cosine.shape[1], tokenizer.config.teacher.width
+    config = CurriculumConfig(truncation_minimum=min(8, k // 2))
+    per_scalar = tokenizer.config.teacher.scale**2 / curves.size
+    alignment = (1 - curves.cosine[rows] + curves.residual[rows] * per_scalar).float()
+    with seeded(seed):
+        head = LengthHead(LengthHeadConfig(), field_width=width, length=k)
+    means, batch = statistics[:, None, :width], 128
+    random = torch.Generator().manual_seed(seed)
+    state = curriculum.initial_state()
+
+    def loss(step: int) -> Tensor:
+        nonlocal state
+        picked = torch.randint(len(rows), (batch,), generator=random)
+        uniform = torch.rand(batch, generator=random)
+        lengths = curriculum.random_lengths(uniform, torch.ones(()), config, k)
+        probes = curriculum.probe_lengths(lengths, config, k)
+        error, short, long = (
+            alignment[picked, at - 1] for at in (lengths, probes.short, probes.long)
+        )
+        state, targets, _ = curriculum.observe(state, error, error, probes, short, long, config, k)
+        return objective.length_loss(head(means[picked]), targets, k)
+
+    fit(head.parameters(), loss, steps=2000, learning_rate=3e-4, weight_decay=0.02, seed=seed)
+    return lambda x: head(x[:, None, :width])
+
+
+def calibration(
+    head: RateHead, predicted: Tensor, curves: Curves, confidence: float
+) -> list[dict[str, float]]:
+    """What share of the images reaches each quality at the lengths that the rate head gives it."""
+    found = []
+    for quality in QUALITIES:
+        lengths = head.cpu().shortest(predicted, quality, confidence)
+        able = (curves.cosine >= quality).any(dim=1).double().mean().item()
+        reached = curves.share(lengths, quality)
+        found.append(
+            {
+                "quality": quality,
+                "able": able,
+                "reached": reached,
+                "reached_of_able": reached / able if able else float("nan"),
+                "tokens": lengths.double().mean().item(),
+            }
+        )
+    return found
+
+
+def time_rules(tokenizer: Tokenizer, images: Tensor, quality: float) -> dict[str, float]:
+    """The time to encode uint8 images (b, 3, H, H) by rules, over that of one forced length."""
+    ways: dict[str, dict[str, Any]] = {
+        ONE: {"length": "max"},
+        SEARCH: {"length": "search"},
+        RATE: {"quality": quality},
+        VERIFIED: {"quality": quality, "verify": True},
+    }
+    seconds = {}
+    for name, options in ways.items():
+        tokenizer.encode(images[:1], **options).lengths.cpu()  # warm
+        began = time.perf_counter()
+        tokenizer.encode(images, **options).lengths.cpu()  # waits for the device
+        seconds[name] = time.perf_counter() - began
+    return {name: each / seconds[ONE] for name, each in seconds.items()}
+
+
+def tables(result: dict[str, Any], options: Options) -> list[Table]:
+    """The rules side by side, and the calibration of the rate head."""
+    means = list(result["r2_centred_of_one_length"])
+    rows = [
+        [
+            name,
+            each["tokens"],
+            each["of_one_length"],
+            each["reached"],
+            *(result["r2_centred_gain"][name][mean] for mean in means),
+            result["passes"][name],
+            result["timing"].get(name),
+        ]
+        for name, each in result["at_quality"].items()
+    ]
+    header = ["rule", "tokens", "of one length", "share that reaches"]
+    header += [f"R² at mean {mean}, gain" for mean in means] + ["passes", "time"]
+    asked = [list(each.values()) for each in result["calibration"]]
+    return [
+        Table(f"Lengths for a cosine of {options.quality:g}", header, rows),
+        Table(
+            f"Quality asked with a confidence of {options.confidence:g}",
+            ["quality", "can reach it", "reach it", "reach it, of those that can", "tokens"],
+            asked,
+        ),
+    ]
+
+
+def draw(
+    rules: Mapping[str, Rule], curves: Curves, result: dict[str, Any], options: Options
+) -> Figure:
+    """Tokens over the guaranteed quality, and the gain in R² over the mean length."""
+    figure = new_figure(10, 4)
+    left = plain_axes(figure, "quality that is reached (cosine)", "mean length", 121)
+    able = np.quantile(curves.cosine.amax(dim=1).numpy(), 1 - options.confidence)
+    qualities = np.linspace(curves.cosine[:, 0].quantile(0.5).item(), able, 16)
+    for name, rule in rules.items():
+        means = []
+        for quality in map(float, qualities):
+            if name in (SEARCH, VERIFIED):
+                lengths = rule(quality)
+            else:
+                goal = partial(_reaches, curves, quality, options.confidence)
+                lengths = turned(rule, goal)[1]
+            means.append(lengths.double().mean().item())
+        left.plot(qualities, means, "--" if name == SEARCH else "-", label=name)
+    left.legend(frameon=False, fontsize=8)
+    right = plain_axes(figure, "mean length", "R² centred less that of one length", 122)
+    for name, gains in result["r2_centred_gain"].items():
+        (line,) = right.plot([int(mean) for mean in gains], list(gains.values()), "o-", label=name)
+        if name == ORACLE:
+            line.set(color=MUTED, linestyle="--")
+    right.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _reaches(curves: Curves, quality: float, share: float, lengths: Tensor) -> bool:
+    return curves.share(lengths, quality) >= share
