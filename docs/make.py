@@ -499,6 +499,24 @@ def corpus_kills() -> str:
     )
 
 
+def fits() -> str:
+    """Squash, crop and pad on images that are not square."""
+    rows = [
+        [
+            f"`{row['model']}`, {row['images']} images of `{row['data']}`",
+            f"`{row['fit']}`",
+            f"{row['r2_centred']:.3f}",
+            f"{row['cosine']:.3f}",
+            f"{row['own_cosine']:.3f}",
+            f"{row['length_mean']:.1f}",
+            f"{row['inside']:.0%}",
+        ]
+        for row in result("fit")["rows"]
+    ]
+    header = ["", "fit", "R² centred", "cosine", "at own lengths", "mean length", "inside"]
+    return table(header, rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "agreement": agreement,
@@ -520,6 +538,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "corpus_rate": corpus_rate,
     "corpus_cost": corpus_cost,
     "corpus_kills": corpus_kills,
+    "fits": fits,
 }
 
 

@@ -28,15 +28,15 @@ class Agreement:
     residual  (n,) squared error
     cosine    (n,) mean cosine over locations
     square    (n,) sum of squares of the target
-    channels  (n, d) mean of the target over locations
-    size      scalars in one field, S * d
+    channels  (n, d) sum of the target over locations, divided by their mean number
+    size      scalars in one field, S * d; on average, where fields differ in what counts
     """
 
     residual: Array
     cosine: Array
     square: Array
     channels: Array
-    size: int
+    size: float
 
     @property
     def total(self) -> float:
@@ -67,37 +67,48 @@ class Agreement:
         }
 
 
-def agree(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
-    """Compare fields (B, S, d) with their targets, given as pairs of chunks."""
-    residual, cosine, square, channels = [], [], [], []
-    size = 0
+def agree(pairs: Iterable[tuple[Tensor, Tensor]], inside: Tensor | None = None) -> Agreement:
+    """Compare fields (B, S, d) with their targets, given as pairs of chunks.
+
+    inside  (n, S) bool: the locations that count, as `Subject.inside` gives them; None for all
+    """
+    residual, cosine, square, channels, counts = [], [], [], [], []
+    done, width = 0, 0
     for predicted, target in pairs:
         predicted, target = predicted.float(), target.float()
-        residual.append((predicted - target).square().sum((1, 2), dtype=torch.double).cpu())
-        cosine.append(F.cosine_similarity(predicted, target, dim=-1).double().mean(1).cpu())
-        square.append(target.square().sum((1, 2), dtype=torch.double).cpu())
-        channels.append(target.mean(1, dtype=torch.double).cpu())
-        size = target.shape[1] * target.shape[2]
+        rows = slice(done, done := done + len(target))
+        weight = torch.ones(target.shape[:2]) if inside is None else inside[rows].float()
+        weight = weight.to(target.device)
+        squares = (predicted - target).square().sum(2, dtype=torch.double)
+        counts.append((count := weight.sum(1, dtype=torch.double)).cpu())
+        residual.append((squares * weight).sum(1).cpu())
+        similar = F.cosine_similarity(predicted, target, dim=-1).double()
+        cosine.append(((similar * weight).sum(1) / count).cpu())
+        counted = target * weight[..., None]
+        square.append((counted * target).sum((1, 2), dtype=torch.double).cpu())
+        channels.append(counted.sum(1, dtype=torch.double).cpu())
+        width = target.shape[2]
+    mean_count = torch.cat(counts).mean()
     return Agreement(
         residual=torch.cat(residual).numpy(),
         cosine=torch.cat(cosine).numpy(),
         square=torch.cat(square).numpy(),
-        channels=torch.cat(channels).numpy(),
-        size=size,
+        channels=(torch.cat(channels) / mean_count).numpy(),
+        size=mean_count.item() * width,
     )
 
 
-def _r2(size: int, residual: Array, square: Array, means: Array) -> float:
+def _r2(size: float, residual: Array, square: Array, means: Array) -> float:
     return _explained(residual, total_square(size, square, means), square)
 
 
-def _r2_centred(size: int, residual: Array, square: Array, channels: Array) -> float:
+def _r2_centred(size: float, residual: Array, square: Array, channels: Array) -> float:
     means = channels.mean(axis=0)
     total = square.sum() - len(square) * size * float(means @ means) / len(means)
     return _explained(residual, total, square)
 
 
-def total_square(size: int, square: Array, means: Array) -> float:
+def total_square(size: float, square: Array, means: Array) -> float:
     """The sum of squares about one scalar mean, from each image's square sum and mean: (n,)."""
     return float(square.sum() - len(square) * size * means.mean() ** 2)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,7 +56,14 @@ def check(subject: Subject, options: Options) -> None:
 def run(subject: Subject, options: Options) -> Findings:
     """Compare fields; with data to fit on, also with the baselines."""
     fit = None if subject.train is None else subject.fitted_on().fields
-    result = align(subject.tokenizer, subject.fields, subject.program, fit=fit, seed=options.seed)
+    result = align(
+        subject.tokenizer,
+        subject.fields,
+        subject.program,
+        fit=fit,
+        inside=subject.inside,
+        seed=options.seed,
+    )
     figure = draw(result)
     return Findings(
         values=result.pop("values"),
@@ -81,17 +89,17 @@ def evaluate_model(
     fit   what to fit the baselines on, other images than `data`; None for no baselines
     """
 
-    def fields_and_program(source: str | Dataset | Tensor) -> tuple[Tensor, Program]:
+    def encoded(source: str | Dataset | Tensor) -> tuple[Tensor, Program, Tensor | None]:
         if isinstance(source, Tensor):
             _check_fields(tokenizer, source)
-            return source, encode_fields(tokenizer, source)
+            return source, encode_fields(tokenizer, source), None
         dataset = open_dataset(source) if isinstance(source, str) else source
         subject = Subject(tokenizer=tokenizer, dataset=dataset, data=dataset.name)
-        return subject.fields, subject.program
+        return subject.fields, subject.program, subject.inside
 
-    fields, program = fields_and_program(data)
-    fitted = None if fit is None else fields_and_program(fit)[0]
-    return align(tokenizer, fields, program, fit=fitted, seed=seed)
+    fields, program, inside = encoded(data)
+    fitted = None if fit is None else encoded(fit)[0]
+    return align(tokenizer, fields, program, fit=fitted, inside=inside, seed=seed)
 
 
 def align(
@@ -100,15 +108,18 @@ def align(
     program: Program,
     *,
     fit: Tensor | None = None,
+    inside: Tensor | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """All figures for fields (n, S, d_enc) and their programs; baselines are fitted on `fit`.
 
+    Locations that are not `inside` (n, S) bool do not count.
+
     `values` and `intervals` are at the lengths that the model chose. `budgets` compares model and
     baselines at that rate, and at full length.
     """
-    chosen = agree(interpreted(tokenizer, program, fields))
-    floor = agree(_mean_field(fields)).scores()
+    chosen = agree(interpreted(tokenizer, program, fields), inside)
+    floor = agree(_mean_field(fields), inside).scores()
     values = {
         **chosen.scores(),
         **{f"{name}_mean_field": floor[name] for name in HEADLINE},
@@ -124,7 +135,7 @@ def align(
         "length_histogram": usage.histogram(program),
     }
     if fit is not None:
-        budgets = _budgets(tokenizer, fields, program, chosen, fit, seed)
+        budgets = _budgets(tokenizer, fields, program, chosen, fit, inside, seed)
         result["budgets"] = budgets
         margin = budgets[0]["margin"]
         values |= {f"margin_{name}": margin[name] for name in HEADLINE}
@@ -160,18 +171,20 @@ def _budgets(
     program: Program,
     chosen: Agreement,
     fit: Tensor,
+    inside: Tensor | None,
     seed: int,
 ) -> list[dict[str, Any]]:
     """Model and baselines at the rate that the model chose, and at its highest rate."""
     capacity = program.capacity
-    whole = agree(interpreted(tokenizer, program.with_lengths(capacity), fields))
+    whole = agree(interpreted(tokenizer, program.with_lengths(capacity), fields), inside)
     most = capacity * math.log2(program.codebook_size)
     # A decoder of programs of several lengths needs the length too: the baselines get those bits.
     extra = math.log2(capacity) if len(set(program.lengths.tolist())) > 1 else 0.0
     own = min(most, float(program.bits.double().mean()) + extra)
+    beside = partial(_beside, tokenizer, fields, fit=fit, inside=inside, seed=seed)
     return [
-        _beside(tokenizer, fields, "chosen by the model", own, chosen.scores(), fit, seed),
-        _beside(tokenizer, fields, "all K", most, whole.scores(), fit, seed),
+        beside("chosen by the model", own, chosen.scores()),
+        beside("all K", most, whole.scores()),
     ]
 
 
@@ -181,13 +194,15 @@ def _beside(
     lengths: str,
     bits: float,
     scores: dict[str, float],
+    *,
     fit: Tensor,
+    inside: Tensor | None,
     seed: int,
 ) -> dict[str, Any]:
     codes = fit_baselines(fit, bits, config=tokenizer.config, device=tokenizer.device, seed=seed)
     baselines: dict[str, dict[str, Any]] = {
         code.name: {
-            **agree(code.pairs(fields)).scores(),
+            **agree(code.pairs(fields), inside).scores(),
             "bits": code.bits,
             "setting": code.setting,
         }

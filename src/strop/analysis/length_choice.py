@@ -50,7 +50,8 @@ def run(subject: Subject, options: Options) -> Findings:
     """Compare lengths on at most `MOST_IMAGES` images: each is interpreted K times."""
     tokenizer, fields = subject.tokenizer, subject.fields[:MOST_IMAGES]
     program = subject.program[:MOST_IMAGES]
-    curves = curves_of(tokenizer, program, fields, partial(subject.progress, "lengths"))
+    inside = None if subject.inside is None else subject.inside[:MOST_IMAGES]
+    curves = curves_of(tokenizer, program, fields, inside, partial(subject.progress, "lengths"))
     result = compare_lengths(curves, program.lengths)
     cost = search_cost(tokenizer, subject.records.images[:TIMED_IMAGES])
     figure = draw(result)
@@ -69,12 +70,14 @@ def curves_of(
     tokenizer: Tokenizer,
     program: Program,
     fields: Tensor,
+    inside: Tensor | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Agreement]:
-    """K agreements with fields (n, S, d_enc): at forced lengths 1, 2, ..., K."""
+    """K agreements with fields (n, S, d_enc), where they are `inside`: at lengths 1, 2, ..., K."""
     curves = []
     for length in range(1, program.capacity + 1):
-        curves.append(agree(interpreted(tokenizer, program.with_lengths(length), fields)))
+        made = interpreted(tokenizer, program.with_lengths(length), fields)
+        curves.append(agree(made, inside))
         if progress is not None:
             progress(length, program.capacity)
     return curves
@@ -146,7 +149,7 @@ def best_residual(residual: Array, mean_lengths: ArrayLike) -> Array:
     return residual[:, 0].sum() - np.interp(tokens, np.arange(len(saved)), saved)
 
 
-def choice_gain(size: int, residual: Array, chosen: Array, square: Array, means: Array) -> float:
+def choice_gain(size: float, residual: Array, chosen: Array, square: Array, means: Array) -> float:
     """R² of the chosen lengths (n,) minus R² of their mean length for all images.
 
     residual (n, K) as in `best_residual`; size, square and means as in `total_square`.

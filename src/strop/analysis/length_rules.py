@@ -78,7 +78,7 @@ class Curves(NamedTuple):
     cosine: Tensor
     residual: Tensor
     total: float
-    size: int
+    size: float
 
     def share(self, lengths: Tensor, quality: float) -> float:
         """The share of images that reach a quality at lengths (n,)."""
@@ -104,7 +104,9 @@ def run(subject: Subject, options: Options) -> Findings:
     """Compare the rules on at most `most` images, each of which is interpreted K times."""
     tokenizer, images = subject.tokenizer, min(options.most, len(subject))
     fields, program = subject.fields[:images], subject.program[:images]
-    agreements = curves_of(tokenizer, program, fields, partial(subject.progress, "lengths"))
+    inside = None if subject.inside is None else subject.inside[:images]
+    progress = partial(subject.progress, "lengths")
+    agreements = curves_of(tokenizer, program, fields, inside, progress)
     last = agreements[-1]
     means = last.channels.mean(axis=0)
     cosine, residual = (

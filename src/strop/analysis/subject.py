@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from strop.data.loader import record_batches
@@ -96,6 +97,18 @@ class Subject:
             found[rows] = self.tokenizer.field(self.records.images[rows], batch=self.batch).cpu()
             self.progress("fields", min(rows.stop, len(self)), len(self))
         return found
+
+    @property
+    def inside(self) -> Tensor | None:
+        """(n, S) bool: the locations that show nothing but the picture; None if all do.
+
+        With `fit="pad"` the others show padding, which no score may count.
+        """
+        if self.records.valid is None:
+            return None
+        grid = self.tokenizer.config.grid
+        share = F.adaptive_avg_pool2d(self.records.valid[:, None].float(), grid)
+        return (share[:, 0] > 1 - 1e-6).flatten(1)
 
     def fitted_on(self) -> Subject:
         """`train`, checked: `DataError` if there is none, or if it shares an image with this."""

@@ -130,14 +130,11 @@ class Teacher(nn.Module):
         return of_teacher(self.backbone, look)
 
     @torch.no_grad()
-    def forward(self, images: Tensor, zoom: int = 1) -> Tensor:
-        """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`, S = H W / 16^2, row by row.
+    def forward(self, images: Tensor) -> Tensor:
+        """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`, S = H W / 16^2, row by row."""
+        return self.patch_tokens(self.backbone, self.preprocess(images))
 
-        With `zoom` the teacher sees them enlarged: S is `zoom^2` times that.
-        """
-        return self.patch_tokens(self.backbone, self.preprocess(images, zoom))
-
-    def preprocess(self, images: Tensor, zoom: int = 1) -> Tensor:
+    def preprocess(self, images: Tensor) -> Tensor:
         """uint8 `(B, 3, H, W)` to the normalised floats the backbone was trained on."""
         height, width = images.shape[-2:]
         if height % PIXELS_PER_LOCATION or width % PIXELS_PER_LOCATION:
@@ -145,7 +142,7 @@ class Teacher(nn.Module):
                 f"The teacher was given images of {height} x {width} pixels.",
                 f"It takes sides that are multiples of {PIXELS_PER_LOCATION}.",
             )
-        size = [side // PIXELS_PER_LOCATION * self.patch * zoom for side in (height, width)]
+        size = [side // PIXELS_PER_LOCATION * self.patch for side in (height, width)]
         pixels = images.to(self.mean.dtype) / 255
         if size != [height, width]:
             pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True)
