@@ -86,7 +86,7 @@ def test_the_study_runs_on_a_model_with_a_rate_head(make_tokenizer, tmp_path: Pa
     tokenizer = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(8,)))
     scenes = ScenesDataset(24, size=tokenizer.config.image_size)
     subject = Subject(tokenizer=tokenizer, dataset=scenes, data="scenes", folder=tmp_path)
-    findings = run(subject, Options(quality=0.1, means=(4,), most=20))
+    findings = run(subject, Options(quality=0.1, means=(4,), most=20, steps=10))
     numbers = findings.numbers
     assert numbers["images_compared"] == 20
     rows = {row[0]: row for row in findings.tables[0].rows}

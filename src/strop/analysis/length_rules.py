@@ -57,6 +57,7 @@ class Options:
     confidence  the share of images that is to reach it
     means       mean lengths at which R² is compared; those above K are left out
     most        images, each of which is interpreted at all K lengths
+    steps       optimizer steps of the rules that are fitted
     seed        of the rules that are fitted, and of intervals
     """
 
@@ -64,6 +65,7 @@ class Options:
     confidence: float = field(default=0.9, metadata={"above": 0, "below": 1})
     means: tuple[int, ...] = (8, 16, 31)
     most: int = field(default=1024, metadata={"min": 16})
+    steps: int = field(default=1000, metadata={"min": 1})
     seed: int = 0
 
 
@@ -172,8 +174,8 @@ def make_rules(
     predicted   (n, 2, K) log errors by the rate head
     """
     images, k = curves.cosine.shape
-    classes = crossed(partial(classify, curves, options.seed), statistics)
-    papers = crossed(partial(paper_lengths, curves, options.seed, tokenizer), statistics)
+    classes = crossed(partial(classify, curves, options), statistics)
+    papers = crossed(partial(paper_lengths, curves, options, tokenizer), statistics)
     log_error = predicted[:, 0]
     least, most = log_error.min().item() - 1, log_error.max().item() + 1
 
@@ -296,12 +298,12 @@ def crossed(fitted: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]], x: T
 
 
 def classify(
-    curves: Curves, seed: int, statistics: Tensor, rows: Tensor
+    curves: Curves, options: Options, statistics: Tensor, rows: Tensor
 ) -> Callable[[Tensor], Tensor]:
     """A linear classifier of complexity into thirds, 0 to 2: how large the error is at K / 4."""
     at = 1 - curves.cosine[rows, curves.cosine.shape[1] // 4 - 1]
     classes = (at.argsort().argsort() * 3 // len(at)).long()
-    with seeded(seed):
+    with seeded(options.seed):
         network = nn.Sequential(
             nn.LayerNorm(statistics.shape[1]), nn.Linear(statistics.shape[1], 3)
         )
@@ -309,12 +311,12 @@ def classify(
     def loss(step: int) -> Tensor:
         return nn.functional.cross_entropy(network(statistics), classes)
 
-    fit(network.parameters(), loss, steps=300, learning_rate=3e-3, weight_decay=1.0, seed=seed)
+    fit(network.parameters(), loss, steps=options.steps, learning_rate=1e-3, seed=options.seed)
     return lambda x: network(x).argmax(dim=1)
 
 
 def paper_lengths(
-    curves: Curves, seed: int, tokenizer: Tokenizer, statistics: Tensor, rows: Tensor
+    curves: Curves, options: Options, tokenizer: Tokenizer, statistics: Tensor, rows: Tensor
 ) -> Callable[[Tensor], Tensor]:
     """The paper's head, taught by the paper's oracle (Appendix A) on curves that do not change.
 
@@ -324,10 +326,10 @@ def paper_lengths(
     config = CurriculumConfig(truncation_minimum=min(8, k // 2))
     per_scalar = tokenizer.config.teacher.scale**2 / curves.size
     alignment = (1 - curves.cosine[rows] + curves.residual[rows] * per_scalar).float()
-    with seeded(seed):
+    with seeded(options.seed):
         head = LengthHead(LengthHeadConfig(), field_width=width, length=k)
     means, batch = statistics[:, None, :width], 128
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(options.seed)
     state = curriculum.initial_state()
 
     def loss(step: int) -> Tensor:
@@ -342,7 +344,7 @@ def paper_lengths(
         state, targets, _ = curriculum.observe(state, error, error, probes, short, long, config, k)
         return objective.length_loss(head(means[picked]), targets, k)
 
-    fit(head.parameters(), loss, steps=2000, learning_rate=3e-4, weight_decay=0.02, seed=seed)
+    fit(head.parameters(), loss, steps=options.steps, learning_rate=3e-4, seed=options.seed)
     return lambda x: head(x[:, None, :width])
 
 
