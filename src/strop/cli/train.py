@@ -22,7 +22,6 @@ from strop.cli.console import (
     Json,
     ModelArgument,
     Workers,
-    counting,
     out,
     print_json,
     progress_bars,
