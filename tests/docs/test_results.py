@@ -53,3 +53,11 @@ def test_each_file_is_read() -> None:
 
 def test_results_stay_small() -> None:
     assert sum(path.stat().st_size for path in RESULTS.rglob("*")) < 1.5e6
+
+
+def test_each_picture_of_the_report_is_shown() -> None:
+    report = REPOSITORY / "research" / "report"
+    text = "".join(page.read_text(encoding="utf-8") for page in report.glob("*.md"))
+    pictures = list(report.rglob("*.png"))
+    assert pictures
+    assert not [path for path in pictures if path.name not in text]
