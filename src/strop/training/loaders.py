@@ -164,10 +164,15 @@ class OnlineFieldLoader:
 def online_field(
     teacher: Callable[[Tensor], Tensor], images: Tensor, drawn: Tensor, training: TrainingConfig
 ) -> Tensor:
-    """The field of uint8 images (B, 3, H, H) in the versions `drawn`; bf16 on a GPU."""
+    """The field of uint8 images (B, 3, H, H) in the versions `drawn`."""
+    return teacher_field(teacher, version_images(images, drawn, training))
+
+
+def teacher_field(teacher: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """The field of uint8 images (B, 3, H, H); bf16 on a GPU."""
     device = images.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        return teacher(version_images(images, drawn, training))
+        return teacher(images)
 
 
 def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:

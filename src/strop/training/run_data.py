@@ -38,6 +38,7 @@ from strop.training.loaders import (
     OnlineFieldLoader,
     compiled_teacher,
     split,
+    teacher_field,
 )
 from strop.training.preset import Preset
 from strop.training.training_config import TrainingConfig
@@ -258,15 +259,13 @@ def compute_fields(
     The teacher runs on the device of its weights, on a GPU in bf16.
     """
     device = teacher.mean.device
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
     for number, images in enumerate(batches):
         shown = [images, images.flip(-1)] if training.flip else [images]
         for view in range(training.views):
             random = uniform(training.seed, f"view {view}", number, len(images), NUMBERS)
             shown.append(view_images(images, random.to(device), training))
-        with autocast:
-            fields = torch.stack([teacher(version) for version in shown], dim=1).bfloat16()
-        yield fields
+        fields = [teacher_field(teacher, version) for version in shown]
+        yield torch.stack(fields, dim=1).bfloat16()
 
 
 def check_held_out(data: object, validation: object) -> None:
