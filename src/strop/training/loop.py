@@ -246,7 +246,7 @@ class _Loop:
             for step in range(run.step, training.steps):
                 loaded = next(batches)
                 values = to_device(step_values(self.config, step), stepper.device)
-                if step == run.step and stepper.steps_done == 0:
+                if stepper.steps_done == 0:
                     if initialise:
                         stepper.initialise_codebook(loaded)
                     stepper.warm_up(loaded, values)
