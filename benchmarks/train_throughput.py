@@ -25,6 +25,7 @@ from rich.table import Table
 from common import alone, device, preparing, save_rows
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
+from strop.recorded import WARM_STEPS
 from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
 from strop.training.draws import Order
@@ -38,7 +39,6 @@ from strop.training.loaders import (
     to_device,
 )
 from strop.training.preset import Preset, load_preset, parse_assignments
-from strop.training.recorded import WARM_STEPS
 from strop.training.step import Stepper
 from strop.training.training_config import TrainingConfig
 from strop.training.views import draw_versions

@@ -37,11 +37,11 @@ from strop.metrics import effective_rank
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher
 from strop.progress import Progress, no_progress
 from strop.random import seeded
+from strop.recorded import Recorded, materialise
 from strop.training import draws
 from strop.training.averaging import averaging_share, follow
 from strop.training.callbacks import MetricsFile
 from strop.training.loaders import compiled_teacher, to_device
-from strop.training.recorded import Recorded, materialise
 from strop.training.run_checkpoint import (
     Checkpoint,
     check_same,

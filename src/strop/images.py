@@ -42,6 +42,11 @@ SUFFIXES = frozenset(
 PAD_COLOUR = (124, 116, 104)
 """The colour of padding: the mean of ImageNet, which teachers normalise to about zero."""
 
+DRAFT = 2
+"""A JPEG file is scaled by 1/2, 1/4 or 1/8 while it is decoded if its sides stay this many times as
+long as those of the square. Values of the square change by less than 1 of 255 on average, because
+the resizing that follows still averages over several pixels."""
+
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "AVIF", "JPEG2000")
 # Bytes per pixel that Pillow takes to decode these formats, where more than BYTES_PER_PIXEL: no
 # caller can change that, so the limit on pixels is lower by that ratio.
@@ -85,8 +90,10 @@ def pil_to_tensor(image: Image.Image, name: str = "the image") -> Tensor:
 def read_square(image: ImageLike, size: int, fit: Fit = "squash") -> Tensor:
     """Any single image to `(3, size, size)` uint8.
 
-    The result equals `fit_square(to_tensor(image), size, fit)`. Large images are converted in
-    strips: the peak memory is `BYTES_PER_PIXEL` for each pixel, and what the square takes.
+    The result equals `fit_square(to_tensor(image), size, fit)`. Only JPEG files whose sides are
+    both at least `2 * DRAFT * size` long are scaled down while they are decoded; see `DRAFT`. Large
+    images are converted in strips: the peak memory is `BYTES_PER_PIXEL` for each pixel, and what
+    the square takes.
     """
     return read_square_and_size(image, size, fit)[0]
 
@@ -98,7 +105,7 @@ def read_square_and_size(
     if isinstance(image, str | os.PathLike | bytes):
         name = name or _name(image)
         with open_image(image, name) as opened:
-            return _square_of(opened, name, size, fit)
+            return _square_of(opened, name, size, fit, draft=True)
     if isinstance(image, Image.Image):
         return _square_of(image, name or "the image", size, fit)
     pixels = to_tensor(image)
@@ -106,11 +113,16 @@ def read_square_and_size(
 
 
 def _square_of(
-    image: Image.Image, name: str, size: int, fit: Fit
+    image: Image.Image, name: str, size: int, fit: Fit, *, draft: bool = False
 ) -> tuple[Tensor, tuple[int, int]]:
     with _decoding(name):
+        stored = image.size
+        scaled = draft and image.draft(None, (DRAFT * size, DRAFT * size)) is not None
         height, width, window = _decode(image, name)
-        return _fit(window, height, width, size, fit), (width, height)
+        square = _fit(window, height, width, size, fit)
+        if scaled:
+            width, height = stored if (width, height) == image.size else stored[::-1]
+        return square, (width, height)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from strop.training.recorded import WARM_STEPS, Recorded
+from strop.recorded import WARM_STEPS, Recorded
 
 STEPS = WARM_STEPS + 5
 
@@ -47,3 +47,24 @@ def test_replayed_steps_equal_called_ones():
     (replayed, one), (called, other) = (stepped(device, recorded=each) for each in (True, False))
     assert replayed == pytest.approx(called, rel=1e-5)
     assert torch.allclose(one.weight, other.weight, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_capture_that_a_forbidden_call_breaks_is_tried_again():
+    device = torch.device("cuda")
+    x = torch.ones(4, device=device)
+    attempts = []
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            attempts.append(1)
+            if len(attempts) < 2:
+                torch.cuda.current_stream().synchronize()  # forbidden during a capture
+        return 2 * x
+
+    run = Recorded(double, device)
+    for _ in range(STEPS):
+        assert torch.equal(run(x), 2 * x)
+    assert run.recorded
+    assert len(attempts) == 2

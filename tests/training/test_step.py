@@ -16,9 +16,9 @@ from strop.curriculum import (
 )
 from strop.model.length_head import LengthHeadConfig
 from strop.objective import ObjectiveConfig, cosine_error, latent_alignment, squared_error
+from strop.recorded import WARM_STEPS
 from strop.training.forward import METRICS, SCALARS, StepConfig, forward, step_values
 from strop.training.loop import stepper_trouble
-from strop.training.recorded import WARM_STEPS
 from strop.training.step import MOST_SPOILT, Stepper, parameter_groups, trainable
 from strop.training.training_config import TrainingConfig
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "encode": ("strop.cli.codes", "encode", "Turn images into programs."),
     "interpret": ("strop.cli.codes", "interpret", "Turn programs into the teacher's patch field."),
     "decode": ("strop.cli.codes", "decode", "Turn programs into preview images, one PNG each."),
+    "export": ("strop.cli.export", "export", "Export a model as ONNX graphs."),
     "store": ("strop.cli.store", "app", "Describe, check and export stores of programs."),
     "index": ("strop.cli.search", "index", "Index a store, so that it can be searched."),
     "search": ("strop.cli.search", "search", "Find similar images in a store."),

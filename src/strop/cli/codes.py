@@ -20,6 +20,7 @@ from strop.cli.console import (
     OUT,
     Batch,
     Device,
+    Engine,
     Json,
     Model,
     check_writable,
@@ -33,8 +34,11 @@ from strop.cli.console import (
 )
 from strop.errors import FormatError, ImageError
 from strop.files import atomic_path, format_tag
-from strop.images import read_square, save_image
+from strop.images import save_image
 from strop.listing import find_images
+from strop.model.engine import ENGINES
+from strop.model.graph_engine import use_graphs
+from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
 from strop.program import SUFFIXES, Program
@@ -90,8 +94,12 @@ def encode(
     ] = None,
     prefix: Annotated[str, typer.Option(help="Put before each key of a store.")] = "",
     engine: Annotated[
-        str, typer.Option(help="What writes a store: local, this machine; or ray, a cluster.")
-    ] = "local",
+        str,
+        typer.Option(
+            help="What computes: torch; or on a CPU onnx or openvino, which are faster. For a "
+            "store also what writes it: local, this machine; or ray, a cluster."
+        ),
+    ] = "torch",
     address: Annotated[
         str | None, typer.Option(help='Address of a Ray cluster; "auto" finds it.')
     ] = None,
@@ -157,8 +165,9 @@ def encode(
     if output is not None:
         check_writable(output)
     paths = find_images(data)
-    tokenizer = load_model(model, device)
+    tokenizer = load_model(model, device, engine)
     rule.check(tokenizer.config)
+    use_graphs(tokenizer, batch)
     names: list[str] = []
     broken: dict[str, ImageError] = {}
     with progress_bars() as progress:
@@ -185,7 +194,14 @@ def encode(
         raise typer.Exit(1)
 
 
-def _encode_store(output: str, as_json: bool, rule: LengthRule, **options: Any) -> None:
+def _encode_store(
+    output: str, as_json: bool, rule: LengthRule, engine: str, **options: Any
+) -> None:
+    if engine in ENGINES:  # what computes; the store is written by this machine
+        tokenizer = load_model(options["model"], options["device"], engine)
+        options.update(tokenizer=tokenizer, engine="local")
+    else:
+        options.update(engine=engine)
     with progress_bars() as progress:
         report = encode_corpus(store=output, rule=rule, progress=progress, **options)
     if as_json:
@@ -213,6 +229,7 @@ def interpret(
     model: Model = None,
     batch: Batch = 256,
     device: Device = None,
+    engine: Engine = "torch",
     as_json: Json = False,
 ) -> None:
     """Turn programs into the teacher's patch field.
@@ -223,7 +240,8 @@ def interpret(
         raise FormatError(f"{output.name} is not a file for fields.", "Name it .safetensors.")
     check_writable(output)
     program = Program.load(programs)
-    tokenizer = load_model(model, device)
+    tokenizer = load_model(model, device, engine)
+    use_graphs(tokenizer, batch)
     with progress_bars() as progress:
         parts = _interpret(tokenizer, program, batch, "interpreting", progress)
         field = torch.cat([part.cpu() for part in parts])
@@ -246,12 +264,14 @@ def decode(
     model: Model = None,
     batch: Batch = 64,
     device: Device = None,
+    engine: Engine = "torch",
     as_json: Json = False,
 ) -> None:
     """Turn programs into preview images, one PNG each."""
     check_writable(output, folder=True)
     program = Program.load(programs)
-    tokenizer = load_model(model, device)
+    tokenizer = load_model(model, device, engine)
+    use_graphs(tokenizer, batch)
     width = len(str(len(program) - 1))
     number = 0
     with progress_bars() as progress:
@@ -276,18 +296,18 @@ def _read(
 ) -> Iterator[Tensor]:
     """Readable images as batches (b, 3, H, H); their names, and errors of the others, are noted."""
     config = tokenizer.config
-    for start in range(0, len(paths), batch):
-        squares = []
-        for path in paths[start : start + batch]:
-            try:
-                squares.append(read_square(path, config.image_size, config.fit))
-            except ImageError as error:
-                broken[path] = error
-            else:
-                names.append(path)
-        if squares:
-            yield torch.stack(squares).to(tokenizer.device)
-        progress("encoding", min(start + batch, len(paths)), len(paths))
+    batches = file_batches(
+        paths,
+        size=config.image_size,
+        fit=config.fit,
+        batch=batch,
+        device=tokenizer.device,
+        failed=broken.__setitem__,
+    )
+    for read, squares in batches:
+        names += read
+        yield squares
+        progress("encoding", len(names) + len(broken), len(paths))
 
 
 def _missed(tokenizer: Tokenizer, rule: LengthRule, program: Program | None) -> list[str]:

@@ -53,6 +53,9 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")]
+Engine = Annotated[
+    str, typer.Option(help="What computes: torch; or on a CPU onnx or openvino, which are faster.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Batch = Annotated[int, typer.Option(min=1, help="Batch size on the device.")]
 Data = Annotated[str, typer.Option(*DATA, help=DATA_HELP)]
@@ -125,8 +128,8 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
-def load_model(name: str | None, device: str | None) -> Tokenizer:
-    """Load the model given by --model on the device given by --device."""
+def load_model(name: str | None, device: str | None, engine: str = "torch") -> Tokenizer:
+    """Load the model given by --model on the device given by --device, run by --engine."""
     from strop.model.checkpoint import load
     from strop.model.teacher import BUNDLED
 
@@ -136,7 +139,7 @@ def load_model(name: str | None, device: str | None) -> Tokenizer:
             "No model was given, and none is bundled with this installation.",
             "Name one with -m MODEL, or install strop with its weights.",
         )
-    return load(default if name is None else name, device=device)
+    return load(default if name is None else name, device=device, engine=engine)
 
 
 def check_writable(output: Path, *, folder: bool = False) -> None:

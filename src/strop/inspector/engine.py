@@ -18,6 +18,7 @@ from torch import Tensor
 
 from strop.images import tensor_to_bytes
 from strop.inspector.colours import Basis
+from strop.model.graph_engine import use_graphs
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
@@ -110,6 +111,7 @@ class Engine:
         self.config = tokenizer.config
         self.device = tokenizer.device
         self.chunk = CHUNK[self.device.type]
+        use_graphs(tokenizer, MAX_BATCH * self.chunk)
         self._analyse = Batcher(self._analyse_batch, MAX_BATCH)
         self._interpret = Batcher(self._interpret_batch, MAX_BATCH)
         self._decode = Batcher(self._decode_batch, MAX_BATCH)

@@ -20,6 +20,7 @@ from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean
 from strop.files import PathLike, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
+from strop.model.engine import make_engine
 from strop.model.teacher import BUNDLED
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 
@@ -48,6 +49,7 @@ def load(
     name: PathLike,
     *,
     device: str | torch.device | None = None,
+    engine: str = "torch",
     verify: bool = True,
     revision: str | None = None,
     token: str | bool | None = None,
@@ -57,12 +59,13 @@ def load(
 ) -> Tokenizer:
     """A model by name: bundled (`scenes`), a folder, or a hub id (`someone/their-strop`).
 
-    device  where to put it; by default a GPU if there is one
+    device  where to put it; by default a GPU if there is one, or a CPU for the other engines
+    engine  what computes: "torch", or on a CPU "onnx" or "openvino", which are faster there
     verify  compare the weights with the digest in `config.json`
 
     The other options are those of `huggingface_hub.snapshot_download`.
     """
-    chosen = choose_device(device)
+    chosen = choose_device("cpu" if device is None and engine != "torch" else device)
     folder = find_folder(
         name,
         revision=revision,
@@ -71,7 +74,9 @@ def load(
         local_files_only=local_files_only,
         force_download=force_download,
     )
-    return load_folder(folder, verify=verify).to(chosen)
+    tokenizer = load_folder(folder, verify=verify).to(chosen)
+    tokenizer.engine = make_engine(engine, tokenizer)
+    return tokenizer
 
 
 def list_models() -> list[str]:

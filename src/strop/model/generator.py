@@ -51,7 +51,7 @@ class Generator(nn.Module):
     def forward(self, field: Tensor) -> Tensor:
         """Field `(B, S, d_enc)` to raw tokens `(B, K, d)`."""
         sources = self.project(self.norm_in(field)) + self.source_positions
-        queries = (self.queries + self.prefix_positions).expand(len(field), -1, -1)
+        queries = (self.queries + self.prefix_positions).expand(field.shape[0], -1, -1)
         x = torch.cat([sources, queries.to(sources.dtype)], dim=1)
         for layer in self.layers[:-1]:
             x = layer(x, self.visible)

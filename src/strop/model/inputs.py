@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from strop.errors import ImageError
 from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 from strop.listing import find_images
+from strop.squares import Source, read_squares, reading_workers
 
 Images = ImageLike | Iterable[Any]
 """An image or a collection of images; see `Tokenizer.encode`."""
@@ -31,25 +32,74 @@ def square_batches(
     On a CPU they go one by one, so that a result never depends on the other images of a batch.
     """
     batch = 1 if device.type == "cpu" else batch
+    images = listed(images)
+    if isinstance(images, list) and images and all(map(_is_file, images)):
+        for _, squares in file_batches(images, size=size, fit=fit, batch=batch, device=device):
+            yield squares
+        return
     waiting: list[Tensor] = []
     found = False
     for image in _each(images):
         found = True
         if isinstance(image, Tensor) and image.ndim == 4:
             if waiting:
-                yield torch.stack(waiting)
+                yield _moved(waiting, device)
                 waiting = []
             for part in tensor_to_bytes(image).split(batch):
                 yield fit_square(part.to(device), size, fit)
             continue
-        waiting.append(read_square(image, size, fit).to(device))
+        waiting.append(read_square(image, size, fit))
         if len(waiting) == batch:
-            yield torch.stack(waiting)
+            yield _moved(waiting, device)
             waiting = []
     if waiting:
-        yield torch.stack(waiting)
+        yield _moved(waiting, device)
     if not found:
         raise ImageError("There are no images to encode.", "Give at least one.")
+
+
+def file_batches(
+    files: Sequence[Source],
+    *,
+    size: int,
+    fit: Fit,
+    batch: int,
+    device: torch.device,
+    failed: Callable[[str, ImageError], None] | None = None,
+) -> Iterator[tuple[list[str], Tensor]]:
+    """Image files as their names and uint8 `(b, 3, size, size)` on `device`, in order.
+
+    Worker processes read ahead while the device computes.
+
+    failed  called with the name and the error of each file that cannot be read, which is left out;
+            otherwise the error is raised
+    """
+    workers = reading_workers(len(files))
+    names: list[str] = []
+    squares: list[Tensor] = []
+    for name, square in read_squares(files, size, fit, workers=workers, ahead=2 * batch + 32):
+        if isinstance(square, ImageError):
+            if failed is None:
+                raise square
+            failed(name, square)
+            continue
+        names.append(name)
+        squares.append(square)
+        if len(squares) == batch:
+            yield names, _moved(squares, device)
+            names, squares = [], []
+    if squares:
+        yield names, _moved(squares, device)
+
+
+def _moved(squares: list[Tensor], device: torch.device) -> Tensor:
+    """Squares as a batch on `device`; a copy to a GPU does not wait."""
+    images = torch.stack(squares)
+    return images.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else images
+
+
+def _is_file(image: object) -> bool:
+    return isinstance(image, str | os.PathLike | bytes)
 
 
 def listed(images: Images) -> Images:

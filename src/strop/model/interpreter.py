@@ -56,7 +56,7 @@ class Interpreter(nn.Module):
         at least one.
         """
         program = self.embed_program(z_q)
-        grid = self.grid.to(program.dtype).expand(len(z_q), -1, -1)
+        grid = self.grid.to(program.dtype).expand(z_q.shape[0], -1, -1)
         visible = active[:, None, None, :]
         for layer in self.layers:
             grid = layer(grid, program, visible)

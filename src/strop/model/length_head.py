@@ -84,7 +84,7 @@ class FixedLength(nn.Module):
 
     def forward(self, field: Tensor) -> Tensor:
         """Field `(B, S, d_enc)` to lengths `(B,)`, all alike."""
-        return torch.full((len(field),), float(self.length), device=field.device)
+        return torch.full((field.shape[0],), float(self.length), device=field.device)
 
     def lengths(self, field: Tensor) -> Tensor:
         """Field `(B, S, d_enc)` to lengths `(B,)` int64, all alike."""

@@ -167,6 +167,6 @@ def check_confidence(confidence: float) -> None:
 
 def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
     """The piecewise linear function through `(at, values)` at x; constant beyond its ends."""
-    after = torch.searchsorted(at, x.contiguous()).clamp(1, len(at) - 1)
+    after = (at < x[..., None]).sum(-1).clamp(1, len(at) - 1)
     share = ((x - at[after - 1]) / (at[after] - at[after - 1])).clamp(0, 1)
     return torch.lerp(values[after - 1], values[after], share)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,8 @@ from strop.errors import ConfigError, ImageError, ModelError, ProgramError, Teac
 from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
 from strop.model.decoder import Decoder
+from strop.model.encoding import Encoding, check_finite
+from strop.model.engine import Engine
 from strop.model.generator import Generator
 from strop.model.inputs import Images, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter, prefix_mask
@@ -36,29 +38,7 @@ __all__ = ["Encoding", "Precision", "Tokenizer", "TokenizerConfig"]
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Encoding:
-    """Everything a tokenizer computes on the way from B images to their programs.
-
-    field      (B, S, d_enc) float32, the teacher's, in the teacher's own scale
-    raw        (B, K, d) the generator's tokens
-    z          (B, K, d_c) float32, raw tokens projected onto the unit sphere
-    codes      (B, K) int64
-    z_q        (B, K, d_c) float32, the code vectors
-    predicted  (B,) float32, lengths as predicted: real numbers in (0, K)
-    lengths    (B,) int64, rounded and clipped to [1, K]
-    log_error  (B, 2, K) float32, what a rate head predicts at lengths 1 to K; None without one
-    """
-
-    field: Tensor
-    raw: Tensor
-    z: Tensor
-    codes: Tensor
-    z_q: Tensor
-    predicted: Tensor
-    lengths: Tensor
-    log_error: Tensor | None = None
+Result = TypeVar("Result")
 
 
 class Tokenizer(nn.Module):
@@ -84,6 +64,7 @@ class Tokenizer(nn.Module):
         self.config = config
         self.about = about or {}
         self.precision: Precision | None = None
+        self.engine = Engine()
         self._teacher_digest = teacher_digest
         self._digests = TensorDigests()
         shape = {"locations": config.grid**2, "length": config.max_length}
@@ -211,8 +192,8 @@ class Tokenizer(nn.Module):
         quality: Tensor | None
         for images in batches:
             for part in images.split(1) if self.device.type == "cpu" else [images]:
-                encoding = self(part)
-                _check_finite(encoding.predicted)
+                encoding = self._compute(self.engine.encode, part)
+                check_finite(encoding.predicted)
                 codes.append(encoding.codes)
                 predicted.append(encoding.predicted)
                 if encoding.log_error is not None:
@@ -252,8 +233,8 @@ class Tokenizer(nn.Module):
         """
         check_confidence(confidence)
         head = self._rate_head("a rate curve")
-        log_error = torch.cat([head(self._scaled_field(p)) for p in self._batches(images, batch)])
-        _check_finite(log_error)
+        log_error = self.analyse(images, batch=batch).log_error
+        assert log_error is not None
         return RateCurve(
             cosine=head.expected(log_error[:, 0], confidence),
             squared_error=log_error[:, 1].exp() / self.config.teacher.scale**2,
@@ -265,10 +246,10 @@ class Tokenizer(nn.Module):
         program, active = self._readable(program)
         codes = program.codes[:, : active.shape[1]]
         parts = [
-            self._interpret(codes[i : i + batch], active[i : i + batch])
+            self._compute(self.engine.interpret, codes[i : i + batch], active[i : i + batch])
             for i in range(0, len(codes), batch)
         ]
-        return torch.cat(parts) / self.config.teacher.scale
+        return torch.cat(parts)
 
     def interpret_tokens(self, z_q: Tensor, active: Tensor) -> Tensor:
         """Code vectors `(B, L, d_c)` of an `Encoding` to fields `(B, S, d_enc)`: see `interpret`.
@@ -313,13 +294,8 @@ class Tokenizer(nn.Module):
                 f"A field of shape {tuple(field.shape)} does not fit this model.",
                 f"Give (B, {expected[0]}, {expected[1]}), as `interpret` returns it.",
             )
-        was_training = self.decoder.training
-        self.decoder.eval()
-        try:
-            scaled = field.to(self.device) * self.config.teacher.scale
-            return torch.cat([self.decoder(part).float() for part in scaled.split(batch)])
-        finally:
-            self.decoder.train(was_training)
+        parts = field.to(self.device).split(batch)
+        return torch.cat([self._compute(self.engine.decode, part) for part in parts])
 
     @torch.no_grad()
     def field(self, images: Images, *, batch: int = 32, resize: bool = True) -> Tensor:
@@ -327,11 +303,11 @@ class Tokenizer(nn.Module):
 
         Without `resize`, a uint8 batch `(B, 3, H, W)` of any size keeps it, and S follows.
         """
-        scale = self.config.teacher.scale
         if not resize:
-            return self._scaled_field(torch.as_tensor(images).to(self.device)) / scale
-        parts = [self._scaled_field(part) / scale for part in self._batches(images, batch)]
-        return torch.cat(parts)
+            images = torch.as_tensor(images).to(self.device)
+            return self._scaled_field(images) / self.config.teacher.scale
+        batches = self._batches(images, batch)
+        return torch.cat([self._compute(self.engine.encode, part).field for part in batches])
 
     @torch.no_grad()
     def analyse(self, images: Images, *, batch: int = 32) -> Encoding:
@@ -339,14 +315,15 @@ class Tokenizer(nn.Module):
 
         All parts stay on the model's device: for a large dataset, call it batch by batch.
         """
-        return _joined([self(part) for part in self._batches(images, batch)])
+        batches = self._batches(images, batch)
+        return Encoding.joined([self._compute(self.engine.encode, part) for part in batches])
 
     @torch.no_grad()
     def analyse_field(self, field: Tensor, *, batch: int = 64) -> Encoding:
         """Like `analyse`, from fields `(B, S, d_enc)` in the teacher's scale."""
         scale = self.config.teacher.scale
         parts = [self._analyse(part.to(self.device).float() * scale) for part in field.split(batch)]
-        return _joined(parts)
+        return Encoding.joined(parts)
 
     @torch.no_grad()
     def to_program(self, encoding: Encoding) -> Program:
@@ -394,10 +371,39 @@ class Tokenizer(nn.Module):
             log_error=log_error,
         )
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile `forward`; arguments are `torch.compile`'s."""
+    def interpret_codes(self, codes: Tensor, active: Tensor) -> Tensor:
+        """Codes and mask `(B, L)` to the field `(B, S, d_enc)`: the tensors of `interpret`."""
+        with self._autocast():
+            field = self.interpreter(self.quantizer.vectors(codes), active).float()
+        return field / self.config.teacher.scale
+
+    def decode_field(self, field: Tensor) -> Tensor:
+        """The field `(B, S, d_enc)` to pixels `(B, 3, H, H)`: the tensors of `decode`."""
+        assert self.decoder is not None
+        was_training = self.decoder.training
+        self.decoder.eval()
+        try:
+            pixels: Tensor = self.decoder(field * self.config.teacher.scale)
+            return pixels.float()
+        finally:
+            self.decoder.train(was_training)
+
+    def compile(self, *args: Any, batch: int = 32, **options: Any) -> None:
+        """Prepare for many calls with up to `batch` images or programs at a time.
+
+        On a GPU, `encode`, `interpret` and `decode` are recorded in CUDA graphs, now and for a few
+        sizes of a batch: no later call records or compiles anything. Other arguments are those of
+        `torch.compile`; on a CPU, and if any are given, `forward` is compiled.
+        """
+        from strop.model.graph_engine import GraphEngine, batch_sizes
+
         _ = self.teacher  # loading it cannot be compiled
-        super().compile(*args, **kwargs)
+        on_gpu = self.device.type == "cuda"
+        if args or options or not on_gpu:
+            super().compile(*args, **options)
+        if on_gpu:
+            engine = self.engine = GraphEngine(batch_sizes(batch))
+            engine.prepare(self)
 
     # Files: see `strop.model.checkpoint`.
 
@@ -507,8 +513,11 @@ class Tokenizer(nn.Module):
         self.__dict__["_teacher"] = teacher.to(self.device)
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode. A training step may move weights in ways that no digest sees."""
+        """Set training mode. A training step may move weights in ways that no digest sees, nor an
+        engine."""
         self._digests.clear()
+        if mode:
+            self.engine = Engine()
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -525,6 +534,7 @@ class Tokenizer(nn.Module):
                 'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',
             )
         self._digests.clear()
+        self.engine = Engine()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.__dict__["_teacher"] is not None:
             self.__dict__["_teacher"]._apply(fn)
@@ -539,14 +549,21 @@ class Tokenizer(nn.Module):
         kind = torch.float16 if precision == "fp16" else torch.bfloat16
         return torch.autocast(self.device.type, kind, enabled=precision != "fp32")
 
+    def _compute(self, work: Callable[..., Result], *batch: Tensor) -> Result:
+        """What an engine makes of a batch; `ModelError` if it does not fit on the device."""
+        try:
+            return work(self, *batch)
+        except torch.OutOfMemoryError as error:
+            size = len(batch[0])
+            smaller = f"Give batch={size // 2} (--batch {size // 2})."
+            raise ModelError(
+                f"{self.device} has too little memory for a batch of {size}.",
+                smaller if size > 1 else 'Free some, or use the device "cpu".',
+            ) from error
+
     def _scaled_field(self, images: Tensor) -> Tensor:
         with self._autocast():
             return self.teacher(images).float() * self.config.teacher.scale
-
-    def _interpret(self, codes: Tensor, active: Tensor) -> Tensor:
-        """Codes and mask `(B, L)` to the scaled field `(B, S, d_enc)`."""
-        with self._autocast():
-            return self.interpreter(self.quantizer.vectors(codes), active).float()
 
     def _rate_head(self, what: str) -> RateHead:
         if not isinstance(self.length_head, RateHead):
@@ -569,7 +586,9 @@ class Tokenizer(nn.Module):
         def cosine(rows: Tensor, lengths: Tensor) -> Tensor:
             similarities = [
                 F.cosine_similarity(
-                    self._interpret(encoding.codes[row], prefix_mask(length, capacity)),
+                    self._compute(
+                        self.engine.interpret, encoding.codes[row], prefix_mask(length, capacity)
+                    ),
                     encoding.field[row],
                     dim=-1,
                 ).mean(dim=1)
@@ -659,27 +678,6 @@ def _precision(dtype: torch.dtype | str | None) -> Precision | None:
     if name not in _PRECISIONS:
         raise ConfigError(f"dtype is {dtype!r}.", f"Give one of {', '.join(_PRECISIONS)}.")
     return _PRECISIONS[name]
-
-
-def _joined(parts: Sequence[Encoding]) -> Encoding:
-    names = [each.name for each in fields(Encoding)]
-    values: dict[str, Any] = {name: _cat([getattr(part, name) for part in parts]) for name in names}
-    joined = Encoding(**values)
-    _check_finite(joined.predicted)
-    return joined
-
-
-def _cat(parts: list[Tensor | None]) -> Tensor | None:
-    present = [part for part in parts if part is not None]
-    return torch.cat(present) if present else None
-
-
-def _check_finite(predicted: Tensor) -> None:
-    if not torch.isfinite(predicted).all():
-        raise ModelError(
-            "The teacher's field is not finite.",
-            'If its features leave fp16\'s range, set `precision = "bf16"`.',
-        )
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:

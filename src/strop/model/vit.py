@@ -129,7 +129,7 @@ class ViT(nn.Module):
         rotary = self.position_embeddings is None
         if not rotary:
             x = x + positions
-        x = torch.cat((prefix.expand(len(x), -1, -1), x), dim=1)
+        x = torch.cat((prefix.expand(x.shape[0], -1, -1), x), dim=1)
         for layer in self.layers:
             x = layer(x, positions if rotary else None)
         return self.norm(x[:, prefix.shape[1] :])

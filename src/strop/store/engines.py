@@ -21,6 +21,7 @@ import torch
 
 from strop.errors import StoreError
 from strop.model.checkpoint import load
+from strop.model.graph_engine import use_graphs
 from strop.model.tokenizer import Tokenizer
 from strop.pool import DeadWorkerError, Pool, default_context
 from strop.store.corpus import Corpus, Item
@@ -72,6 +73,7 @@ def encode_locally(
     """
     count = cores() if workers is None else workers
     on_cpu = tokenizer.device.type == "cpu"
+    use_graphs(tokenizer, job.encoder.batch)
     work = _ReadAndEncode(job, tokenizer) if on_cpu else _Read(job)
     chunk = _CHUNK if on_cpu else job.encoder.batch
     sizes: deque[list[int]] = deque()  # of the tasks of each slice that was cut

@@ -10,10 +10,10 @@ import torch
 from strop.curriculum import scaled
 from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer
+from strop.recorded import WARM_STEPS
 from strop.training.attention import attended, sound_attention
 from strop.training.forward import StepConfig, step_values
 from strop.training.preset import Preset
-from strop.training.recorded import WARM_STEPS
 from strop.training.step import Stepper
 
 PAPER_HOURS = {

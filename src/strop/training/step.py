@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from strop.curriculum import CurriculumState, initial_state
 from strop.model.tokenizer import Tokenizer
+from strop.recorded import Recorded, materialise
 from strop.training import distributed, draws
 from strop.training.averaging import follow
 from strop.training.forward import METRICS, SCALARS, TERMS, Outcome, StepConfig, forward
-from strop.training.recorded import Recorded, materialise
 
 MOST_SPOILT = 8
 """Number of consecutive steps without a finite gradient that ends a run."""

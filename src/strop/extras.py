@@ -1,0 +1,31 @@
+"""Optional packages, imported where they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from strop.errors import StropError
+
+EXTRAS = {
+    "lance": "store",
+    "duckdb": "store",
+    "datasets": "store",
+    "ray": "ray",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
+    "onnxruntime": "onnx",
+    "openvino": "openvino",
+}
+"""Packages, and the extra of strop that installs each."""
+
+
+def require(package: str, error: type[StropError]) -> Any:
+    """The module `package`; `error` with the install line if it is not installed."""
+    try:
+        return import_module(package)
+    except ImportError as missing:
+        raise error(
+            f"This needs the package {package} ({missing}).",
+            f"Install it with: pip install 'strop[{EXTRAS[package]}]'.",
+        ) from missing

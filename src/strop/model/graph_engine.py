@@ -1,0 +1,143 @@
+"""The engine of a GPU: each computation recorded in CUDA graphs, one for each of a few batch sizes.
+
+A batch is padded to the next size, so that no other size is ever recorded. Programs are padded to
+all K codes, so that lengths do not matter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strop.model.encoding import Encoding
+from strop.model.engine import Engine
+from strop.recorded import WARM_STEPS, Capture, Recorded
+
+if TYPE_CHECKING:
+    from strop.model.tokenizer import Tokenizer
+
+Tensors = dict[str, Tensor]
+
+
+def batch_sizes(largest: int) -> tuple[int, ...]:
+    """Sizes up to `largest` at which batches are recorded: 1, 8, 32, 128, ... and `largest`."""
+    sizes, size = {1, largest}, 8
+    while size < largest:
+        sizes.add(size)
+        size *= 4
+    return tuple(sorted(sizes))
+
+
+class GraphEngine(Engine):
+    """Replays recordings; threads take turns.
+
+    sizes    batch sizes that are recorded; larger batches are divided
+    capture  see `Recorded`
+
+    A size is recorded when it was used a few times, or by `prepare`.
+    """
+
+    def __init__(self, sizes: Sequence[int], *, capture: Capture | None = None) -> None:
+        self.sizes = tuple(sorted(sizes))
+        self._capture = capture
+        self._recorded: dict[tuple[str, int], Recorded[Tensors]] = {}
+        self._lock = threading.Lock()
+        self._done: torch.cuda.Event | None = None
+
+    @torch.no_grad()
+    def prepare(self, tokenizer: Tokenizer) -> None:
+        """Record every size of every computation now."""
+        config, device = tokenizer.config, tokenizer.device
+        shape = (self.sizes[-1], 3, config.image_size, config.image_size)
+        images = torch.zeros(shape, dtype=torch.uint8, device=device)
+        codes = torch.zeros(len(images), config.max_length, dtype=torch.int64, device=device)
+        field = images.new_zeros(
+            len(images), config.grid**2, config.teacher.width, dtype=torch.float32
+        )
+        for size in reversed(self.sizes):  # the largest first: the others fit into its memory
+            for _ in range(WARM_STEPS + 1):
+                self.encode(tokenizer, images[:size])
+                self.interpret(tokenizer, codes[:size], codes[:size] == 0)
+                if tokenizer.decoder is not None:
+                    self.decode(tokenizer, field[:size])
+
+    def encode(self, tokenizer: Tokenizer, images: Tensor) -> Encoding:
+        """See `Engine.encode`."""
+
+        def run(images: Tensor) -> Tensors:
+            return tokenizer(images).as_dict()
+
+        return Encoding(**self._run("encode", run, images))
+
+    def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
+        """See `Engine.interpret`."""
+
+        def run(codes: Tensor, active: Tensor) -> Tensors:
+            return {"field": tokenizer.interpret_codes(codes, active)}
+
+        missing = tokenizer.config.max_length - codes.shape[1]
+        codes, active = (F.pad(each, (0, missing)) for each in (codes, active))
+        return self._run("interpret", run, codes, active)["field"]
+
+    def decode(self, tokenizer: Tokenizer, field: Tensor) -> Tensor:
+        """See `Engine.decode`."""
+
+        def run(field: Tensor) -> Tensors:
+            return {"pixels": tokenizer.decode_field(field)}
+
+        return self._run("decode", run, field)["pixels"]
+
+    def _run(self, what: str, function: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
+        """The function's results for batches of any size."""
+        largest = self.sizes[-1]
+        parts = [
+            self._run_part(what, function, *(each[start : start + largest] for each in inputs))
+            for start in range(0, len(inputs[0]), largest)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def _run_part(self, what: str, function: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
+        count = len(inputs[0])
+        size = next(size for size in self.sizes if size >= count)
+        device = inputs[0].device
+        padded = [_padded(each, size) for each in inputs]
+        with self._lock:
+            recorded = self._recorded.get((what, size))
+            if recorded is None:
+                shared = next(iter(self._recorded.values()), None)
+                recorded = self._recorded[what, size] = Recorded(
+                    function, device, shares_with=shared, capture=self._capture
+                )
+            if self._done is not None:  # another thread may use another stream
+                torch.cuda.current_stream(device).wait_event(self._done)
+            # Copies: the next call overwrites the results.
+            found = {name: out[:count].clone() for name, out in recorded(*padded).items()}
+            if device.type == "cuda":
+                self._done = torch.cuda.Event()
+                self._done.record(torch.cuda.current_stream(device))
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"sizes": self.sizes, "capture": self._capture}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["sizes"], capture=state["capture"])  # type: ignore[misc]
+
+
+def _padded(values: Tensor, size: int) -> Tensor:
+    """Rows up to `size`; those added repeat the first, so that they are valid."""
+    missing = size - len(values)
+    return torch.cat([values, values[:1].expand(missing, *values.shape[1:])]) if missing else values
+
+
+def use_graphs(tokenizer: Tokenizer, batch: int) -> None:
+    """Let a tokenizer that is on a GPU and has no other engine record batches up to `batch`."""
+    if tokenizer.device.type == "cuda" and type(tokenizer.engine) is Engine:
+        tokenizer.engine = GraphEngine(batch_sizes(batch))

@@ -1,0 +1,135 @@
+"""ONNX Runtime and OpenVINO as engines of a tokenizer, on a CPU.
+
+Both run the graphs of `strop.model.onnx_export`, which are written when an engine is first used and
+kept under the digest of the model.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.errors import ModelError
+from strop.extras import require
+from strop.identity import digest
+from strop.model.encoding import Encoding
+from strop.model.engine import Engine
+from strop.model.onnx_export import ENCODER, FORMAT, INTERPRETER, OPSET, write_graphs
+
+if TYPE_CHECKING:
+    from strop.model.tokenizer import Tokenizer
+
+Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+"""Inputs of a graph by name to its outputs by name."""
+
+
+class _GraphEngine(Engine):
+    """Runs the graphs of the weights that the tokenizer has now."""
+
+    packages: tuple[str, ...]
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        for package in self.packages:
+            require(package, ModelError)
+        self.folder = graphs_of(tokenizer)
+        self._runs: dict[str, tuple[int, Run]] = {}
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def open(self, path: Path) -> Run:
+        """Make a graph ready to run, in any number of threads."""
+
+    def encode(self, tokenizer: Tokenizer, images: Tensor) -> Encoding:
+        """See `Engine.encode`."""
+        found = self._run(ENCODER, images=images)
+        names = Encoding.__dataclass_fields__
+        return Encoding(**{name: found[name] for name in found if name in names})
+
+    def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
+        """See `Engine.interpret`."""
+        return self._run(INTERPRETER, codes=codes, active=active)["field"]
+
+    def _run(self, graph: str, **inputs: Tensor) -> dict[str, Tensor]:
+        arrays = {name: value.contiguous().numpy() for name, value in inputs.items()}
+        return {
+            name: torch.from_numpy(found) for name, found in self._opened(graph)(arrays).items()
+        }
+
+    def _opened(self, graph: str) -> Run:
+        """A graph, opened once in every process: threads of a runtime do not survive a fork."""
+        process = os.getpid()
+        with self._lock:
+            if graph not in self._runs or self._runs[graph][0] != process:
+                self._runs[graph] = process, self.open(self.folder / graph)
+            return self._runs[graph][1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.folder = state["folder"]
+        self._runs, self._lock = {}, threading.Lock()
+
+
+class OnnxEngine(_GraphEngine):
+    """ONNX Runtime, in as many threads as PyTorch uses."""
+
+    packages = ("onnxruntime",)
+
+    def open(self, path: Path) -> Run:
+        """See `_GraphEngine.open`."""
+        runtime = require("onnxruntime", ModelError)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        names = [each.name for each in session.get_outputs()]
+        return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
+
+
+class OpenVinoEngine(_GraphEngine):
+    """OpenVINO, in as many threads as PyTorch uses."""
+
+    packages = ("openvino",)
+
+    def open(self, path: Path) -> Run:
+        """See `_GraphEngine.open`."""
+        openvino = require("openvino", ModelError)
+        options = {
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "INFERENCE_PRECISION_HINT": "f32",  # its default on some CPUs is bf16
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        request = openvino.Core().compile_model(path, "CPU", options).create_infer_request()
+        names = [each.any_name for each in request.model_outputs]
+        lock = threading.Lock()  # a request runs once at a time
+
+        def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            with lock:
+                found = request.infer(arrays, share_inputs=True)
+                return {name: np.array(found[at]) for at, name in enumerate(names)}
+
+        return run
+
+
+def graphs_of(tokenizer: Tokenizer) -> Path:
+    """The folder of the graphs of a tokenizer, written if it is not there yet.
+
+    They are under `$XDG_CACHE_HOME/strop`, or `~/.cache/strop`.
+    """
+    identity = tokenizer.identity
+    key = digest(identity.as_dict(), FORMAT, OPSET, torch.__version__)
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "strop" / "onnx" / key
+    graphs = [folder / ENCODER, folder / INTERPRETER]
+    if not all(path.is_file() for path in graphs):
+        write_graphs(tokenizer, folder)
+    return folder

@@ -1,0 +1,228 @@
+"""Export a tokenizer as ONNX graphs that need neither strop nor PyTorch.
+
+`encoder.onnx` contains the teacher and its preprocessing: uint8 images in, codes, lengths and all
+else of an `Encoding` out. `interpreter.onnx` takes codes and a mask to the field. Both take batches
+of any size.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from strop.errors import ModelError
+from strop.extras import require
+from strop.files import PathLike, atomic_path, exclusive, write_json, write_text
+from strop.model.interpreter import prefix_mask
+from strop.model.rate_head import RateHead
+from strop.model.tokenizer import Tokenizer
+
+ENCODER, INTERPRETER = "encoder.onnx", "interpreter.onnx"
+FORMAT = 1
+OPSET = 20  # ONNX Runtime reads it from version 1.17 on
+CONFIDENCE = 0.5  # of the curve in the graph, as in `Tokenizer.rate_curve`
+_DESCRIBED = ("codes", "lengths", "cosine", "squared_error")
+_MAX_BYTES = 1_900_000_000  # a protocol buffer holds 2 GiB
+
+
+class _Encoder(nn.Module):
+    """Images to the tensors of an `Encoding`, and the rate curve if there is a rate head."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.teacher = tokenizer.teacher  # no submodule of a tokenizer
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """uint8 `(B, 3, H, H)` to tensors by name."""
+        found: dict[str, Tensor] = self.tokenizer(images).as_dict()
+        head = self.tokenizer.length_head
+        if isinstance(head, RateHead):
+            cosine, squared = found["log_error"].unbind(1)
+            found["cosine"] = head.expected(cosine, CONFIDENCE)
+            found["squared_error"] = squared.exp() / self.tokenizer.config.teacher.scale**2
+        return found
+
+
+class _Interpreter(nn.Module):
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    def forward(self, codes: Tensor, active: Tensor) -> dict[str, Tensor]:
+        """Codes and mask `(B, L)` to the field `(B, S, d_enc)`."""
+        return {"field": self.tokenizer.interpret_codes(codes, active)}
+
+
+def export_onnx(tokenizer: Tokenizer, folder: PathLike) -> Path:
+    """Write both graphs, a README with code that runs them, and an example of input and output."""
+    folder = Path(folder)
+    if (folder / "model.safetensors").exists():
+        raise ModelError(f"{folder} holds a model.", "Name another folder.")
+    images = example_images(tokenizer.config.image_size)
+    with exclusive(folder):
+        outputs = write_graphs(tokenizer, folder)
+        with torch.no_grad():
+            encoding = tokenizer(images.to(tokenizer.device))
+        with atomic_path(folder / "example.npz") as path, path.open("wb") as file:
+            np.savez_compressed(
+                file,
+                images=images.numpy(),
+                codes=encoding.codes.cpu().numpy(),
+                lengths=encoding.lengths.cpu().numpy(),
+            )
+        config = tokenizer.config
+        about = {
+            "identity": tokenizer.identity.as_dict(),
+            "image_size": config.image_size,
+            "fit": config.fit,
+            "max_length": config.max_length,
+            "codebook_size": config.quantizer.codes,
+            "outputs": outputs,
+        }
+        write_json(folder / "export.json", "onnx", FORMAT, about)
+        write_text(folder / "README.md", _readme(tokenizer, outputs))
+    return folder
+
+
+def write_graphs(tokenizer: Tokenizer, folder: Path) -> list[str]:
+    """Write `encoder.onnx` and `interpreter.onnx`; returns the names of the encoder's outputs."""
+    for package in ("onnx", "onnxscript"):
+        require(package, ModelError)
+    _check_size(tokenizer)
+    config, device = tokenizer.config, tokenizer.device
+    images = example_images(config.image_size).to(device)
+    batch = torch.export.Dim("batch")
+    width = torch.export.Dim("length", max=config.max_length)
+    precision, tokenizer.precision = tokenizer.precision, "fp32"
+    try:
+        with torch.no_grad():
+            # The first call also computes the positions that the teacher keeps: constants below.
+            found = _Encoder(tokenizer)(images)
+        codes = found["codes"][:, :-1]  # a width below K, or it would be taken for a constant
+        active = prefix_mask(found["lengths"], codes.shape[1])
+        images_of = {"images": images}, {"images": {0: batch}}
+        _write(folder / ENCODER, _Encoder(tokenizer), *images_of, list(found))
+        programs = {"codes": codes, "active": active}
+        shapes = {name: {0: batch, 1: width} for name in programs}
+        _write(folder / INTERPRETER, _Interpreter(tokenizer), programs, shapes, ["field"])
+    finally:
+        tokenizer.precision = precision
+    return list(found)
+
+
+def example_images(size: int) -> Tensor:
+    """Three blocky pictures, uint8 `(3, 3, size, size)`, always the same."""
+    random = torch.Generator().manual_seed(0)
+    blocks = torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8, generator=random)
+    step = -(-size // 8)
+    whole = blocks.repeat_interleave(step, dim=-1).repeat_interleave(step, dim=-2)
+    return whole[..., :size, :size].contiguous()
+
+
+def _write(
+    path: Path, module: nn.Module, inputs: dict[str, Tensor], shapes: Any, outputs: list[str]
+) -> None:
+    with _quietly(), torch.no_grad():
+        program = torch.onnx.export(
+            module.eval(),
+            kwargs=inputs,
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=shapes,
+            input_names=list(inputs),
+            output_names=outputs,
+            verbose=False,
+        )
+    assert program is not None
+    with atomic_path(path) as temporary:
+        program.save(temporary, external_data=False)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the exporter's remarks on packages that it does not find and on its own code."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _check_size(tokenizer: Tokenizer) -> None:
+    weights = [*tokenizer.parameters(), *tokenizer.teacher.parameters()]
+    size = sum(weight.nbytes for weight in weights)
+    if size > _MAX_BYTES:
+        raise ModelError(
+            f"The model and its teacher have {size / 1e9:.1f} GB of weights.",
+            f"An ONNX file holds {_MAX_BYTES / 1e9:.1f} GB at most; use a smaller teacher.",
+        )
+
+
+def _readme(tokenizer: Tokenizer, outputs: list[str]) -> str:
+    config = tokenizer.config
+    size, capacity = config.image_size, config.max_length
+    curve = "cosine" in outputs
+    others = [
+        "- `cosine`, `squared_error` (B, K): the expected quality at every length\n"
+        if curve
+        else "",
+        "- of an `Encoding` of strop: ",
+        ", ".join(f"`{name}`" for name in outputs if name not in _DESCRIBED),
+    ]
+    fits = {
+        "squash": "squash the whole picture into the square",
+        "crop": "scale the short side and crop the centre",
+        "pad": "scale the long side and pad",
+    }
+    return f"""# A strop tokenizer as ONNX graphs
+
+`{ENCODER}` turns images into codes and lengths, `{INTERPRETER}` turns codes into the teacher's
+patch field. They need a runtime such as ONNX Runtime, and neither strop nor PyTorch.
+
+```python
+import numpy as np
+import onnxruntime
+
+example = np.load("example.npz")
+images = example["images"]  # uint8 (B, 3, {size}, {size}), RGB
+
+encoder = onnxruntime.InferenceSession("{ENCODER}")
+codes, lengths = encoder.run(["codes", "lengths"], {{"images": images}})
+programs = [row[:length].tolist() for row, length in zip(codes, lengths)]
+print(programs[0])
+
+interpreter = onnxruntime.InferenceSession("{INTERPRETER}")
+active = np.arange(codes.shape[1]) < lengths[:, None]
+(field,) = interpreter.run(["field"], {{"codes": codes, "active": active}})
+print(field.shape)  # (B, S, d_enc)
+
+assert np.mean(codes == example["codes"]) > 0.99
+assert np.array_equal(lengths, example["lengths"])
+```
+
+To prepare a photograph, {fits[config.fit]} of {size} x {size} pixels with bicubic antialiasing.
+
+Outputs of `{ENCODER}`, for B images:
+
+- `codes` (B, {capacity}) int64 in [0, {config.quantizer.codes})
+- `lengths` (B,) int64 in [1, {capacity}]
+{"".join(others)}
+
+Inputs of `{INTERPRETER}`: `codes` (B, L) int64 and `active` (B, L) bool, L at most {capacity}.
+Codes that are not active have no effect; each row needs one that is.
+
+The same graphs run inside strop: `strop.load(NAME, engine="onnx")`.
+"""
