@@ -1,0 +1,105 @@
+"""`strop encode FILES` beside its two halves: reading alone, and encoding alone.
+
+All three are whole commands, from the start of the process to its end, taken in turn. Encoding
+alone starts from squares that were read before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from common import save
+from strop.model.checkpoint import load
+from strop.model.inputs import file_batches
+from strop.model.length_rule import LengthRule
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="photos")
+    parser.add_argument("--files", type=int, default=400)
+    parser.add_argument("--size", type=int, nargs=2, default=(640, 480))
+    parser.add_argument("--engine", default="torch")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--half", choices=["read", "encode"], help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.half:
+        run_half(arguments.half, arguments.folder, arguments.model, arguments.engine)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        write_files(folder, arguments.files, *arguments.size)
+        own = [sys.executable, __file__, "--folder", scratch, "--model", arguments.model]
+        own += ["--engine", arguments.engine]
+        whole = [sys.executable, "-m", "strop", "encode", str(folder / "images")]
+        whole += ["-o", str(folder / "programs.safetensors"), "-m", arguments.model]
+        whole += ["--engine", arguments.engine]
+        commands = {
+            "read": [*own, "--half", "read"],
+            "encode": [*own, "--half", "encode"],
+            "whole": whole,
+        }
+        subprocess.run(commands["read"], check=True)  # writes the squares
+        times: dict[str, list[float]] = {name: [] for name in commands}
+        for _ in range(arguments.repeat):
+            for name, command in commands.items():
+                start = time.perf_counter()
+                subprocess.run(command, check=True, capture_output=True)
+                times[name].append(time.perf_counter() - start)
+    least = {name: min(samples) for name, samples in times.items()}
+    rates = {name: arguments.files / seconds for name, seconds in least.items()}
+    share = rates["whole"] / min(rates["read"], rates["encode"])
+    print(rates, share)
+    width, height = arguments.size
+    suffix = f"_{arguments.engine}" if arguments.engine != "torch" else ""
+    save(
+        f"files{suffix}_{'cuda' if torch.cuda.is_available() else 'cpu'}",
+        {
+            "setting": f"{arguments.files} JPEG files of {width} x {height} pixels, "
+            f"{arguments.model}, engine {arguments.engine}",
+            "files_per_s": rates,
+            "whole_over_slower_half": share,
+            "slower_half": min(("read", "encode"), key=rates.__getitem__),
+        },
+    )
+
+
+def write_files(folder: Path, count: int, width: int, height: int) -> None:
+    """JPEG files cut from two photographs, no two alike."""
+    photographs = [Image.fromarray(each) for each in load_sample_images().images]
+    (folder / "images").mkdir()
+    random = np.random.default_rng(0)
+    for number in range(count):
+        left, top = random.integers(0, 100, 2)
+        photograph = photographs[number % 2].crop((left, top, 540 + left, 327 + top))
+        path = folder / "images" / f"{number:06d}.jpg"
+        photograph.resize((width, height)).save(path, quality=90)
+
+
+def run_half(half: str, folder: Path, model: str, engine: str) -> None:
+    """Read all files and keep the squares, or encode the squares that were kept."""
+    stored = folder / "squares.npy"
+    if half == "read":
+        files = sorted(map(str, (folder / "images").iterdir()))
+        batches = file_batches(files, size=256, fit="squash", batch=32, device=torch.device("cpu"))
+        np.save(stored, torch.cat([squares for _, squares in batches]).numpy())
+        return
+    tokenizer = load(model, engine=engine)
+    squares = torch.from_numpy(np.load(stored, mmap_mode="c"))
+    batches = (part.to(tokenizer.device) for part in squares.split(32))
+    tokenizer.encode_batches(batches, LengthRule()).to("cpu").save(folder / "half.safetensors")
+
+
+if __name__ == "__main__":
+    main()
