@@ -16,7 +16,7 @@ import torch
 
 from common import save, side_by_side
 from strop import Tokenizer, load
-from strop.model.engine import ENGINES, make_engine
+from strop.model.model_engine import ENGINES, make_engine
 from strop.squares import read_squares
 from strop.store.corpus import Corpus
 

@@ -61,14 +61,123 @@ def speed() -> str:
         ]
         for row in gpu["rows"]
     ]
-    ratio = {row["batch"]: row["encode_over_teacher_time"] for row in cpu["rows"]}
+    last = cpu["rows"][-1]
+    latency = gpu.get("latency")
     return (
         f"`encode` on one {gpu['machine']['device']}: {gpu['setting']}, from uint8 on the device, "
-        "bf16, compiled.\n\n"
+        "half precision, compiled.\n\n"
         + table(["batch", "teacher alone, img/s", "encode, img/s", "time ratio"], rows)
-        + f"\n\nOn {cpu['machine']['cores']} CPU cores, `encode` takes {ratio[32]:.2f} times as "
-        "long as the teacher alone at batch 32."
+        + (f"\n\n{percentiles(latency)}" if latency else "")
+        + f"\n\nOn {cpu['machine']['cores']} CPU cores, `encode` takes "
+        f"{last['encode_over_teacher_time']:.2f} times as long as the teacher alone at batch "
+        f"{last['batch']}."
     )
+
+
+def percentiles(found: dict[str, Any]) -> str:
+    """The latency of one image."""
+    return (
+        f"One image, {found['calls']:,} calls: median {found['p50_ms']:.2f} ms, 99th percentile "
+        f"{found['p99_ms']:.2f} ms."
+    )
+
+
+def cost() -> str:
+    """What many images take, computed from the largest measured throughput."""
+    gpu = result("encode_cuda")
+    rate = max(row["encode_images_per_s"] for row in gpu["rows"])
+    hours = {count: count / rate / 3600 for count in (10**6, 10**9)}
+    return (
+        f"Computed from {rate:,.0f} images per second: a million images take "
+        f"{60 * hours[10**6]:.1f} minutes and a billion {hours[10**9]:,.0f} hours of one "
+        f"{gpu['machine']['device']}, if images arrive as fast."
+    )
+
+
+def engines() -> str:
+    """Engines on a CPU beside PyTorch, and how far codes agree."""
+    found = result("engines")
+    names = list(found["rows"][0]["times_torch"])
+    rows = [
+        [str(row["batch"]), *(f"{row['times_torch'][name]:.2f}" for name in names)]
+        for row in found["rows"]
+    ]
+    lines = []
+    for name, each in found["agreement"].items():
+        margin = each["largest_margin_where_codes_differ"]
+        where = (
+            "no code differs"
+            if margin is None
+            else "where they differ, the cosine similarities of the two nearest codes are at most "
+            f"{margin:.1e} apart (median of all tokens: {each['median_margin']:.1e})"
+        )
+        lines.append(
+            f"- `{name}`: {each['equal_codes']:.3%} of {each['codes']:,} codes and "
+            f"{each['equal_lengths']:.1%} of lengths equal those of PyTorch; {where}."
+        )
+    return (
+        f"Time relative to PyTorch, {found['setting']}:\n\n{table(['batch', *names], rows)}\n\n"
+        f"On {found['images']} photographs:\n\n" + "\n".join(lines)
+    )
+
+
+def files() -> str:
+    """The whole command from files beside its halves."""
+    rows = []
+    for path in sorted(RESULTS.glob("files_*.json")):
+        found = result(path.stem)
+        rate, machine = found["files_per_s"], found["machine"]
+        on_gpu = machine["device"] != "CPU"
+        least = min(rate["read"], rate["encode"])
+        rows.append(
+            [
+                f"{found['setting']}; {machine['device']}, {machine['cores']} cores",
+                found["slower_half"],
+                f"{found['whole_over_slower_half']:.2f}",
+                f"{max(rate['read'], rate['encode']) / least:.1f}",
+                *([f"{rate['whole']:,.0f}"] if on_gpu else ["–"]),
+            ]
+        )
+    header = ["", "slower half", "whole command", "faster half", "files/s"]
+    return f"Speed relative to the slower half, start-up included:\n\n{table(header, rows)}"
+
+
+def scaling() -> str:
+    """Time with the length, the resolution and the size of the codebook."""
+    parts = []
+    names = {"length": "length K", "resolution": "resolution, px", "codebook": "codes"}
+    for device in ("cuda", "cpu"):
+        if "scaling" not in (found := result(f"encode_{device}")):
+            continue
+        each = found["scaling"]["rows"]
+        rows = [
+            [names[row["kind"]], f"{row['value']:,}", f"{row['times']:.2f}"]
+            + ([f"{row['memory_mib']:,.0f}"] if device == "cuda" else [])
+            for row in each
+        ]
+        header = ["", "value", "relative time"] + ["peak memory, MiB"] * (device == "cuda")
+        parts.append(
+            f"{found['machine']['device']}, batch {found['scaling']['batch']}, relative to K = 64, "
+            f"256 px and 1,024 codes:\n\n{table(header, rows)}"
+        )
+    return "\n\n".join(parts)
+
+
+def encoders() -> str:
+    """Encoders of other tokenizers, at their shapes."""
+    parts = []
+    for device in ("cuda", "cpu"):
+        if "others" not in (found := result(f"encode_{device}")):
+            continue
+        rows = [
+            [row["encoder"], str(row["batch"]), f"{row['times']:.2f}"]
+            + ([f"{row['images_per_s']:,.0f}"] if device == "cuda" else [])
+            for row in found["others"]["rows"]
+        ]
+        header = ["", "batch", "relative time"] + ["img/s"] * (device == "cuda")
+        threads = f", {found['threads']} thread(s)" if device == "cpu" else ""
+        parts.append(f"{found['machine']['device']}{threads}:\n\n{table(header, rows)}")
+    return "\n\n".join(parts)
 
 
 def agreement() -> str:
@@ -519,6 +628,11 @@ def fits() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed,
+    "cost": cost,
+    "engines": engines,
+    "files": files,
+    "scaling": scaling,
+    "encoders": encoders,
     "agreement": agreement,
     "loading": loading,
     "training_speed": training_speed,

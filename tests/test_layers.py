@@ -20,7 +20,7 @@ SOURCE = Path(strop.__file__).parent
 
 LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
-    {"files", "config", "device", "random", "progress", "pool", "prefetch", "extras", "recorded"},
+    {"files", "config", "device", "random", "progress", "pool", "prefetch", "optional", "recorded"},
     {"images", "metrics", "figures", "statistics", "identity", "scenes"},
     {"program", "squares", "listing"},
     {"model"},

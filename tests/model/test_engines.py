@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import strop
 from strop.errors import ModelError
-from strop.model.engine import ENGINES, Engine, make_engine
 from strop.model.length_head import LengthHeadConfig
+from strop.model.model_engine import ENGINES, Engine, make_engine
 from strop.model.onnx_engines import OnnxEngine, OpenVinoEngine
 from strop.model.onnx_export import export_onnx
 from strop.model.rate_head import RateHead

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from strop.errors import ModelError
-from strop.model.engine import Engine
 from strop.model.graph_engine import GraphEngine, batch_sizes, use_graphs
+from strop.model.model_engine import Engine
 from strop.recorded import ATTEMPTS, WARM_STEPS
 
 SIZES = (1, 4)

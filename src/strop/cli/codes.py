@@ -36,10 +36,10 @@ from strop.errors import FormatError, ImageError
 from strop.files import atomic_path, format_tag
 from strop.images import save_image
 from strop.listing import find_images
-from strop.model.engine import ENGINES
 from strop.model.graph_engine import use_graphs
 from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
+from strop.model.model_engine import ENGINES
 from strop.model.tokenizer import Tokenizer
 from strop.program import SUFFIXES, Program
 from strop.progress import Progress

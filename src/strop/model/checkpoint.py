@@ -20,7 +20,7 @@ from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean
 from strop.files import PathLike, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
-from strop.model.engine import make_engine
+from strop.model.model_engine import make_engine
 from strop.model.teacher import BUNDLED
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 

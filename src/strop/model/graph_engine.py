@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.model.encoding import Encoding
-from strop.model.engine import Engine
+from strop.model.model_engine import Engine
 from strop.recorded import WARM_STEPS, Capture, Recorded
 
 if TYPE_CHECKING:

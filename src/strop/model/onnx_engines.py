@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from strop.errors import ModelError
-from strop.extras import require
 from strop.identity import digest
 from strop.model.encoding import Encoding
-from strop.model.engine import Engine
+from strop.model.model_engine import Engine
 from strop.model.onnx_export import ENCODER, FORMAT, INTERPRETER, OPSET, write_graphs
+from strop.optional import require
 
 if TYPE_CHECKING:
     from strop.model.tokenizer import Tokenizer

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from strop.errors import ModelError
-from strop.extras import require
 from strop.files import PathLike, atomic_path, exclusive, write_json, write_text
 from strop.model.interpreter import prefix_mask
 from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer
+from strop.optional import require
 
 ENCODER, INTERPRETER = "encoder.onnx", "interpreter.onnx"
 FORMAT = 1

@@ -16,12 +16,12 @@ from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
 from strop.model.decoder import Decoder
 from strop.model.encoding import Encoding, check_finite
-from strop.model.engine import Engine
 from strop.model.generator import Generator
 from strop.model.inputs import Images, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
 from strop.model.length_rule import TOLERANCE, LengthRule, needs_rate_head
+from strop.model.model_engine import Engine
 from strop.model.quantizer import Quantizer
 from strop.model.rate import (
     allocated_lengths,

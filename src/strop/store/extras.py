@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import strop.extras
+import strop.optional
 from strop.errors import StoreError
 
 
 def require(package: str) -> Any:
     """The module `package`; `StoreError` with the install line if it is not installed."""
-    return strop.extras.require(package, StoreError)
+    return strop.optional.require(package, StoreError)
