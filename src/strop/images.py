@@ -43,9 +43,9 @@ PAD_COLOUR = (124, 116, 104)
 """The colour of padding: the mean of ImageNet, which teachers normalise to about zero."""
 
 DRAFT = 2
-"""A JPEG file is scaled by 1/2, 1/4 or 1/8 while it is decoded if its sides stay this many times as
-long as those of the square. Values of the square change by less than 1 of 255 on average, because
-the resizing that follows still averages over several pixels."""
+"""A JPEG file is scaled by 1/2, 1/4 or 1/8 while it is decoded if its sides stay at least this many
+times as long as those of the square. Values of the square change by less than 0.5 of 255 on
+average, because the resizing that follows still averages over several pixels."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "AVIF", "JPEG2000")
 # Bytes per pixel that Pillow takes to decode these formats, where more than BYTES_PER_PIXEL: no
@@ -90,10 +90,9 @@ def pil_to_tensor(image: Image.Image, name: str = "the image") -> Tensor:
 def read_square(image: ImageLike, size: int, fit: Fit = "squash") -> Tensor:
     """Any single image to `(3, size, size)` uint8.
 
-    The result equals `fit_square(to_tensor(image), size, fit)`. Only JPEG files whose sides are
-    both at least `2 * DRAFT * size` long are scaled down while they are decoded; see `DRAFT`. Large
-    images are converted in strips: the peak memory is `BYTES_PER_PIXEL` for each pixel, and what
-    the square takes.
+    The result equals `fit_square(to_tensor(image), size, fit)`, but large JPEG files are scaled
+    down while they are decoded; see `DRAFT`. Large images are converted in strips: the peak memory
+    is `BYTES_PER_PIXEL` for each pixel, and what the square takes.
     """
     return read_square_and_size(image, size, fit)[0]
 
@@ -117,12 +116,26 @@ def _square_of(
 ) -> tuple[Tensor, tuple[int, int]]:
     with _decoding(name):
         stored = image.size
-        scaled = draft and image.draft(None, (DRAFT * size, DRAFT * size)) is not None
+        scaled = draft and _scale_while_decoding(image, size, fit)
         height, width, window = _decode(image, name)
         square = _fit(window, height, width, size, fit)
         if scaled:
             width, height = stored if (width, height) == image.size else stored[::-1]
         return square, (width, height)
+
+
+def _scale_while_decoding(image: Image.Image, size: int, fit: Fit) -> bool:
+    """Let a JPEG file be decoded at a fraction of its size; see `DRAFT`.
+
+    Only where the fractions of sides and margins are whole numbers, or the picture would move.
+    """
+    width, height = image.size
+    for scale in (8, 4, 2):
+        whole = width % scale == height % scale == 0
+        whole = whole and (fit != "crop" or (width - height) % (2 * scale) == 0)
+        if whole and min(width, height) >= scale * DRAFT * size:
+            return image.draft(None, (width // scale, height // scale)) is not None
+    return False
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from strop.data import open_dataset
 from strop.data.record import Batch, Record
 from strop.errors import ImageError
-from strop.images import save_image
+from strop.images import read_square, save_image
+from strop.model.inputs import file_batches
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +112,36 @@ def test_records_collate(images):
     assert torch.equal(batch.images, images)
     assert batch.names == tuple("012345")
     assert asdict(batch)["semantic"] is None
+
+
+def test_files_are_read_by_workers_in_order(tmp_path, images):
+    """Enough files that worker processes read them; one is damaged and one missing."""
+    paths = [tmp_path / f"{number:02d}.png" for number in range(24)]
+    for number, path in enumerate(paths):
+        save_image(path, images[number % 6].roll(number, dims=-1))
+    options = {"size": 64, "fit": "squash", "device": torch.device("cpu")}
+    whole = torch.cat([squares for _, squares in file_batches(paths, batch=5, **options)])
+    assert torch.equal(whole, torch.stack([read_square(path, 64) for path in paths]))
+    paths[7].write_bytes(b"damaged")
+    paths[20].unlink()
+    failed: dict[str, ImageError] = {}
+    names, kept = [], []
+    for part, squares in file_batches(paths, batch=5, failed=failed.__setitem__, **options):
+        assert len(part) == len(squares) <= 5
+        names += part
+        kept.append(squares)
+    good = [number for number in range(24) if number not in (7, 20)]
+    assert names == [str(paths[number]) for number in good]
+    assert torch.equal(torch.cat(kept), whole[good])
+    assert list(failed) == [str(paths[7]), str(paths[20])]
+    with pytest.raises(ImageError, match=r"07\.png"):
+        list(file_batches(paths, batch=5, **options))
+
+
+def test_a_list_of_paths_gives_the_programs_of_its_images(tokenizer, tmp_path, images):
+    paths = [tmp_path / f"{number}.png" for number in range(6)]
+    for path, image in zip(paths, images, strict=True):
+        save_image(path, image)
+    program = tokenizer.encode(paths)
+    assert torch.equal(program.codes, tokenizer.encode(images).codes)
+    assert program.names == tuple(map(str, paths))
