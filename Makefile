@@ -22,7 +22,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED)
-	for script in encode loading render; do $(BIN)/python benchmarks/$$script.py || exit 1; done
+	for script in encode files loading render; do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/make.py

@@ -152,7 +152,7 @@ def scaling(arguments: argparse.Namespace) -> dict[str, Any]:
         calls = {}
         for value, tokenizer in models.items():
             if ON_GPU:
-                tokenizer.compile(batch=batch, fullgraph=True, dynamic=False)
+                tokenizer.compile(batch=batch)
             x = images(batch, tokenizer.config.image_size)
             calls[str(value)] = lambda t=tokenizer, x=x: t.encode(x, batch=batch)
         times = side_by_side(calls, repeat=arguments.repeat)

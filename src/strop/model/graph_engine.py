@@ -45,7 +45,7 @@ class GraphEngine(Engine):
     def __init__(self, sizes: Sequence[int], *, capture: Capture | None = None) -> None:
         self.sizes = tuple(sorted(sizes))
         self._capture = capture
-        self._recorded: dict[tuple[str, int], Recorded[Tensors]] = {}
+        self._recorded: dict[tuple[object, ...], Recorded[Tensors]] = {}
         self._lock = threading.Lock()
         self._done: torch.cuda.Event | None = None
 
@@ -72,7 +72,7 @@ class GraphEngine(Engine):
         def run(images: Tensor) -> Tensors:
             return tokenizer(images).as_dict()
 
-        return Encoding(**self._run("encode", run, images))
+        return Encoding(**self._run(("encode", tokenizer.precision), run, images))
 
     def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
         """See `Engine.interpret`."""
@@ -82,7 +82,7 @@ class GraphEngine(Engine):
 
         missing = tokenizer.config.max_length - codes.shape[1]
         codes, active = (F.pad(each, (0, missing)) for each in (codes, active))
-        return self._run("interpret", run, codes, active)["field"]
+        return self._run(("interpret", tokenizer.precision), run, codes, active)["field"]
 
     def decode(self, tokenizer: Tokenizer, field: Tensor) -> Tensor:
         """See `Engine.decode`."""
@@ -90,10 +90,12 @@ class GraphEngine(Engine):
         def run(field: Tensor) -> Tensors:
             return {"pixels": tokenizer.decode_field(field)}
 
-        return self._run("decode", run, field)["pixels"]
+        return self._run(("decode",), run, field)["pixels"]
 
-    def _run(self, what: str, function: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
-        """The function's results for batches of any size."""
+    def _run(
+        self, what: tuple[object, ...], function: Callable[..., Tensors], *inputs: Tensor
+    ) -> Tensors:
+        """The function's results for batches of any size. Equal `what`, equal function."""
         largest = self.sizes[-1]
         parts = [
             self._run_part(what, function, *(each[start : start + largest] for each in inputs))
@@ -103,16 +105,18 @@ class GraphEngine(Engine):
             return parts[0]
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
-    def _run_part(self, what: str, function: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
+    def _run_part(
+        self, what: tuple[object, ...], function: Callable[..., Tensors], *inputs: Tensor
+    ) -> Tensors:
         count = len(inputs[0])
         size = next(size for size in self.sizes if size >= count)
         device = inputs[0].device
         padded = [_padded(each, size) for each in inputs]
         with self._lock:
-            recorded = self._recorded.get((what, size))
+            recorded = self._recorded.get((*what, size))
             if recorded is None:
                 shared = next(iter(self._recorded.values()), None)
-                recorded = self._recorded[what, size] = Recorded(
+                recorded = self._recorded[*what, size] = Recorded(
                     function, device, shares_with=shared, capture=self._capture
                 )
             if self._done is not None:  # another thread may use another stream

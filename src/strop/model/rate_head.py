@@ -123,7 +123,7 @@ class RateHead(nn.Module):
 
         It falls in both arguments: a higher quality or confidence never gives a shorter program.
         """
-        wanted = torch.tensor(1 - quality, device=self.margins.device).log()
+        wanted = self.margins.new_full((), 1 - quality).log()
         margins = self._margins(confidence)
         return wanted - _interpolated(wanted, (1 - self.qualities).log().flip(0), margins.flip(0))
 
@@ -137,7 +137,7 @@ class RateHead(nn.Module):
     def _margins(self, confidence: float) -> Tensor:
         """Margins `(len(QUALITIES),)` at one confidence."""
         check_confidence(confidence)
-        at = torch.tensor([confidence], device=self.margins.device)
+        at = self.margins.new_full((1,), confidence)
         return torch.stack([_interpolated(at, self.confidences, row)[0] for row in self.margins])
 
 

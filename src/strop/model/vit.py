@@ -23,6 +23,9 @@ from torch import Tensor, nn
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
 
+KEPT_SIZES = 16
+"""For how many sizes of an image the positions are kept."""
+
 _DINOV3_BIASES = {"q": "query", "k": "key", "v": "value", "o": "proj", "mlp": "mlp"}
 
 
@@ -118,7 +121,7 @@ class ViT(nn.Module):
         self.patch_embeddings = nn.Conv2d(3, width, patch, patch)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self._known: tuple[tuple[int, int], tuple[Tensor, Tensor]] | None = None
+        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels `(B, 3, H, W)`, normalised, to the field `(B, S, d)`, row by row."""
@@ -149,16 +152,18 @@ class ViT(nn.Module):
 
     def _positions(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         """Prefix tokens `(1, P, d)`, and either learned positions of patches `(1, S, d)` or the
-        rotation of all tokens `(2, P + S, 1, 1, d_head / 2)`. Those of the last size are kept."""
+        rotation of all tokens `(2, P + S, 1, 1, d_head / 2)`. Those of the first sizes are kept for
+        good: a CUDA graph reads them where they are."""
         if torch.compiler.is_dynamo_compiling():
             return self._compute_positions(rows, columns)
-        known = self._known
-        if known is None or known[0] != (rows, columns):
+        known = self._known.get((rows, columns))
+        if known is None:
             # Kept tensors must be usable in a backward pass.
             with torch.inference_mode(False), torch.no_grad():
-                known = (rows, columns), self._compute_positions(rows, columns)
-            self._known = known
-        return known[1]
+                known = self._compute_positions(rows, columns)
+            if len(self._known) < KEPT_SIZES:
+                self._known[rows, columns] = known
+        return known
 
     def _compute_positions(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         if self.position_embeddings is None:
@@ -189,7 +194,7 @@ class ViT(nn.Module):
         return torch.cat((still, rotation), dim=1)[:, :, None, None]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._known = None
+        self._known = {}
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
