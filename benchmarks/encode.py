@@ -57,7 +57,10 @@ def main() -> None:
         kept = {}
     for part in arguments.parts:
         kept.update(parts[part](arguments))
-        save(path.stem, {**kept, "setting": SETTING, "threads": torch.get_num_threads()})
+        save(
+            path.stem,
+            {**kept, "setting": SETTING, "threads": torch.get_num_threads(), "graphs": ON_GPU},
+        )
         gc.collect()
 
 
