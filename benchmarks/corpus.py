@@ -35,12 +35,12 @@ from strop.data import open_dataset
 from strop.device import choose_device
 from strop.files import atomic_path, read_json
 from strop.identity import digest
+from strop.pool import cores
 from strop.program import Program
 from strop.store.corpus import Corpus
 from strop.store.descriptor import Descriptor, pool
 from strop.store.encode import describe, encode_corpus
 from strop.store.encoder import Encoder
-from strop.store.engines import cores
 from strop.store.index import Index, build_index, create_table
 from strop.store.report import summary
 from strop.store.schema import code_lists

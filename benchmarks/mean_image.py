@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 
 import torch
 from rich.console import Console
@@ -13,6 +12,7 @@ from common import device, save
 from strop.analysis.pixels import ssim_of_mean
 from strop.data.loader import image_batches
 from strop.data.spec import open_dataset
+from strop.pool import cores
 
 SETS = {
     "scenes": ("scenes:?n=2000&seed=2000&size=128", 128),
@@ -34,7 +34,7 @@ def main() -> None:
             fit="squash",
             batch=32,
             device=device(),
-            workers=min(os.cpu_count() or 1, 8),
+            workers=min(cores(), 8),
         )
         images = torch.cat([batch.cpu() for batch in batches])
         squared = (images / 255).var(dim=0, correction=0).mean().item()

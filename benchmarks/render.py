@@ -7,7 +7,6 @@ core as `strop data scenes` and loaders with workers do. CPU results assume an i
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import device, machine, save, seconds
+from strop.pool import cores
 from strop.scenes import render, sample_scenes, truth
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--images", type=int, help="per call (default 256 on a GPU, 12 on a CPU)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--workers", type=int, default=cores())
     arguments = parser.parse_args()
     where = device()
     gpu = where.type == "cuda"

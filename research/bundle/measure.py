@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from strop.data.loader import image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.model.tokenizer import Tokenizer
+from strop.pool import cores
 from strop.statistics import bootstrap, pearson, spearman
 from strop.training.decoder_training import measure_decoder
 
@@ -50,7 +50,7 @@ def images_of(tokenizer: Tokenizer, spec: str) -> Tensor:
         size=tokenizer.config.image_size,
         fit=tokenizer.config.fit,
         device=tokenizer.device,
-        workers=min(os.cpu_count() or 1, 8),
+        workers=min(cores(), 8),
     )
     return torch.cat([images.cpu() for images in batches])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 import traceback
@@ -11,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, NoReturn, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from strop.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -29,13 +31,19 @@ class DeadWorkerError(DataError):
         self.how = how
 
 
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def default_context(device: torch.device | str = "cpu") -> BaseContext:
     """The start method of worker processes that compute on `device`.
 
     Forking is cheap, and safe on Linux for single-threaded workers without a GPU. Thread pools and
     CUDA do not survive a fork, so all other workers are spawned.
     """
-    forks = sys.platform == "linux" and torch.device(device).type == "cpu"
+    forks = sys.platform == "linux" and str(device).startswith("cpu")
     return multiprocessing.get_context("fork" if forks else "spawn")
 
 
@@ -153,6 +161,8 @@ def _work(job: Callable[[Any], Any], pipe: Connection[Any, Any]) -> None:
     # report workers that exit as dead. If the parent dies, the pipe closes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    import torch
+
     # Parallelism comes from the processes. Threads would not be safe after a fork.
     torch.set_num_threads(1)
     while True:

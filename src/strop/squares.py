@@ -14,7 +14,7 @@ from torch import Tensor
 
 from strop.errors import ImageError
 from strop.images import Fit, read_square
-from strop.pool import Pool, default_context
+from strop.pool import Pool, cores, default_context
 
 Source = str | os.PathLike[str] | bytes
 """A path, or the bytes of a file."""
@@ -26,9 +26,8 @@ _FILES_PER_WORKER = 8  # with fewer, starting a worker takes longer than it save
 
 def reading_workers(files: int) -> int:
     """How many worker processes read this many files best; 0 means this process."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min(cores, MAX_WORKERS, files // _FILES_PER_WORKER) if cores > 1 else 0
+    count = cores()
+    return min(count, MAX_WORKERS, files // _FILES_PER_WORKER) if count > 1 else 0
 
 
 def read_squares(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import strop
 from strop.errors import ModelError
 from strop.model.length_head import LengthHeadConfig
-from strop.model.model_engine import ENGINES, Engine, make_engine
+from strop.model.model_engine import ENGINES, ModelEngine, make_engine
 from strop.model.onnx_engines import OnnxEngine, OpenVinoEngine
 from strop.model.onnx_export import export_onnx
 from strop.model.rate_head import RateHead
@@ -138,7 +138,7 @@ def test_an_engine_can_be_pickled_and_works_after_a_fork(others, images):
         assert pool.apply(_codes, (engine, others["onnx"], images)) == codes.tolist()
 
 
-def _codes(engine: Engine, tokenizer: Tokenizer, images: Tensor) -> list[list[int]]:
+def _codes(engine: ModelEngine, tokenizer: Tokenizer, images: Tensor) -> list[list[int]]:
     torch.set_num_threads(1)
     return engine.encode(tokenizer, images).codes.tolist()
 
@@ -147,7 +147,7 @@ def test_training_goes_back_to_torch(others):
     tokenizer = copy.deepcopy(others["torch"])
     tokenizer.engine = others["onnx"].engine
     assert type(tokenizer.eval().engine) is OnnxEngine
-    assert type(tokenizer.train().engine) is Engine
+    assert type(tokenizer.train().engine) is ModelEngine
 
 
 def test_unknown_engines_are_refused(small):

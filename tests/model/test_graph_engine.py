@@ -13,7 +13,7 @@ from torch import Tensor
 
 from strop.errors import ModelError
 from strop.model.graph_engine import GraphEngine, batch_sizes, use_graphs
-from strop.model.model_engine import Engine
+from strop.model.model_engine import ModelEngine
 from strop.recorded import ATTEMPTS, WARM_STEPS
 
 SIZES = (1, 4)
@@ -64,7 +64,7 @@ def test_sizes_are_few(largest, sizes):
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 6])
 def test_a_padded_batch_gives_what_the_plain_one_gives(engine, tokenizer, images, count):
     batch = images[:count]
-    found, expected = (each.encode(tokenizer, batch) for each in (engine, Engine()))
+    found, expected = (each.encode(tokenizer, batch) for each in (engine, ModelEngine()))
     assert torch.equal(found.codes, expected.codes)
     assert torch.equal(found.lengths, expected.lengths)
     for name, value in expected.as_dict().items():
@@ -76,9 +76,9 @@ def test_a_padded_batch_gives_what_the_plain_one_gives(engine, tokenizer, images
         (expected.codes[:, :width], active[:, :width]),
         (expected.codes[:, :3], torch.tensor([True, False, True]).expand(count, 3)),
     ):
-        fields = [each.interpret(tokenizer, codes, mask) for each in (engine, Engine())]
+        fields = [each.interpret(tokenizer, codes, mask) for each in (engine, ModelEngine())]
         torch.testing.assert_close(*fields, atol=1e-5, rtol=1e-4)
-    pixels = [each.decode(tokenizer, expected.field) for each in (engine, Engine())]
+    pixels = [each.decode(tokenizer, expected.field) for each in (engine, ModelEngine())]
     torch.testing.assert_close(*pixels, atol=1e-5, rtol=1e-4)
 
 
@@ -161,7 +161,7 @@ def test_without_captures_calls_are_plain_after_one_warning(tokenizer, images):
 
 
 def test_too_little_memory_names_the_batch_to_try(make_tokenizer, images):
-    class Small(Engine):
+    class Small(ModelEngine):
         """A device with memory for two programs."""
 
         def interpret(self, tokenizer: Any, codes: Tensor, active: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def test_a_model_on_the_cpu_never_asks_for_a_gpu(make_tokenizer, images, monkeyp
     monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
     tokenizer = make_tokenizer()
     use_graphs(tokenizer, 32)
-    assert type(tokenizer.engine) is Engine
+    assert type(tokenizer.engine) is ModelEngine
     tokenizer.decode(tokenizer.encode(images))
 
 

@@ -25,6 +25,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from strop.errors import DataError, ModelError, ProgramError, StropError
+from strop.pool import cores
 from strop.progress import Progress
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ OUT = ("--out", "-o")
 DATA = ("--data", "-d")
 """The names of the option for a dataset, in commands whose subject is a model."""
 DATA_HELP = "Dataset: a folder of images, or a spec such as voc:/data/voc?split=val."
-WORKERS = min(os.cpu_count() or 1, 8)
+WORKERS = min(cores(), 8)
 """How many processes read data if nothing is said."""
 
 Model = Annotated[

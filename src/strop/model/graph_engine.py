@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.model.encoding import Encoding
-from strop.model.model_engine import Engine
+from strop.model.model_engine import ModelEngine
 from strop.recorded import WARM_STEPS, Capture, Recorded
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def batch_sizes(largest: int) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-class GraphEngine(Engine):
+class GraphEngine(ModelEngine):
     """Replays recordings; threads take turns.
 
     sizes    batch sizes that are recorded; larger batches are divided
@@ -67,7 +67,7 @@ class GraphEngine(Engine):
                     self.decode(tokenizer, field[:size])
 
     def encode(self, tokenizer: Tokenizer, images: Tensor) -> Encoding:
-        """See `Engine.encode`."""
+        """See `ModelEngine.encode`."""
 
         def run(images: Tensor) -> Tensors:
             return tokenizer(images).as_dict()
@@ -75,7 +75,7 @@ class GraphEngine(Engine):
         return Encoding(**self._run(("encode", tokenizer.precision), run, images))
 
     def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
-        """See `Engine.interpret`."""
+        """See `ModelEngine.interpret`."""
 
         def run(codes: Tensor, active: Tensor) -> Tensors:
             return {"field": tokenizer.interpret_codes(codes, active)}
@@ -85,7 +85,7 @@ class GraphEngine(Engine):
         return self._run(("interpret", tokenizer.precision), run, codes, active)["field"]
 
     def decode(self, tokenizer: Tokenizer, field: Tensor) -> Tensor:
-        """See `Engine.decode`."""
+        """See `ModelEngine.decode`."""
 
         def run(field: Tensor) -> Tensors:
             return {"pixels": tokenizer.decode_field(field)}
@@ -143,5 +143,5 @@ def _padded(values: Tensor, size: int) -> Tensor:
 
 def use_graphs(tokenizer: Tokenizer, batch: int) -> None:
     """Let a tokenizer that is on a GPU and has no other engine record batches up to `batch`."""
-    if tokenizer.device.type == "cuda" and type(tokenizer.engine) is Engine:
+    if tokenizer.device.type == "cuda" and type(tokenizer.engine) is ModelEngine:
         tokenizer.engine = GraphEngine(batch_sizes(batch))

@@ -16,7 +16,7 @@ EngineName = Literal["torch", "onnx", "openvino"]
 ENGINES: tuple[EngineName, ...] = ("torch", "onnx", "openvino")
 
 
-class Engine:
+class ModelEngine:
     """Computes what a tokenizer asks for, batch by batch, on the tokenizer's device.
 
     Engines give the same programs. They differ in speed and in the packages that they need.
@@ -36,12 +36,12 @@ class Engine:
         return tokenizer.decode_field(field)
 
 
-def make_engine(name: str, tokenizer: Tokenizer) -> Engine:
+def make_engine(name: str, tokenizer: Tokenizer) -> ModelEngine:
     """The engine `name` for the weights that `tokenizer` has now."""
     if name not in ENGINES:
         raise ModelError(f"There is no engine {name!r}.", f"Choose one of {', '.join(ENGINES)}.")
     if name == "torch":
-        return Engine()
+        return ModelEngine()
     if tokenizer.device.type != "cpu":
         raise ModelError(
             f"The engine {name} runs on a CPU, and the model is on {tokenizer.device}.",

@@ -20,7 +20,7 @@ from torch import Tensor
 from strop.errors import ModelError
 from strop.identity import digest
 from strop.model.encoding import Encoding
-from strop.model.model_engine import Engine
+from strop.model.model_engine import ModelEngine
 from strop.model.onnx_export import ENCODER, FORMAT, INTERPRETER, OPSET, write_graphs
 from strop.optional import require
 
@@ -31,7 +31,7 @@ Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 """Inputs of a graph by name to its outputs by name."""
 
 
-class _GraphEngine(Engine):
+class _GraphEngine(ModelEngine):
     """Runs the graphs of the weights that the tokenizer has now."""
 
     packages: tuple[str, ...]
@@ -48,13 +48,13 @@ class _GraphEngine(Engine):
         """Make a graph ready to run, in any number of threads."""
 
     def encode(self, tokenizer: Tokenizer, images: Tensor) -> Encoding:
-        """See `Engine.encode`."""
+        """See `ModelEngine.encode`."""
         found = self._run(ENCODER, images=images)
         names = Encoding.__dataclass_fields__
         return Encoding(**{name: found[name] for name in found if name in names})
 
     def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
-        """See `Engine.interpret`."""
+        """See `ModelEngine.interpret`."""
         return self._run(INTERPRETER, codes=codes, active=active)["field"]
 
     def _run(self, graph: str, **inputs: Tensor) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from strop.model.inputs import Images, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
 from strop.model.length_rule import TOLERANCE, LengthRule, needs_rate_head
-from strop.model.model_engine import Engine
+from strop.model.model_engine import ModelEngine
 from strop.model.quantizer import Quantizer
 from strop.model.rate import (
     allocated_lengths,
@@ -64,7 +64,7 @@ class Tokenizer(nn.Module):
         self.config = config
         self.about = about or {}
         self.precision: Precision | None = None
-        self.engine = Engine()
+        self.engine = ModelEngine()
         self._teacher_digest = teacher_digest
         self._digests = TensorDigests()
         shape = {"locations": config.grid**2, "length": config.max_length}
@@ -250,14 +250,6 @@ class Tokenizer(nn.Module):
             for i in range(0, len(codes), batch)
         ]
         return torch.cat(parts)
-
-    def interpret_tokens(self, z_q: Tensor, active: Tensor) -> Tensor:
-        """Code vectors `(B, L, d_c)` of an `Encoding` to fields `(B, S, d_enc)`: see `interpret`.
-
-        `active` `(B, L)` bool marks the tokens that are read; each row needs at least one.
-        """
-        with self._autocast():
-            return self.interpreter(z_q, active).float() / self.config.teacher.scale
 
     @torch.no_grad()
     def embed(self, program: Program) -> tuple[Tensor, Tensor]:
@@ -517,7 +509,7 @@ class Tokenizer(nn.Module):
         engine."""
         self._digests.clear()
         if mode:
-            self.engine = Engine()
+            self.engine = ModelEngine()
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -534,7 +526,7 @@ class Tokenizer(nn.Module):
                 'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',
             )
         self._digests.clear()
-        self.engine = Engine()
+        self.engine = ModelEngine()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.__dict__["_teacher"] is not None:
             self.__dict__["_teacher"]._apply(fn)

@@ -7,7 +7,6 @@ slices, each a list of indices into the corpus, and yields one `Encoded` for eac
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import warnings
 from collections import deque
@@ -23,7 +22,7 @@ from strop.errors import StoreError
 from strop.model.checkpoint import load
 from strop.model.graph_engine import use_graphs
 from strop.model.tokenizer import Tokenizer
-from strop.pool import DeadWorkerError, Pool, default_context
+from strop.pool import DeadWorkerError, Pool, cores, default_context
 from strop.store.corpus import Corpus, Item
 from strop.store.encoder import Encoded, Encoder, Squares, joined
 from strop.store.extras import require
@@ -99,12 +98,6 @@ def encode_locally(
             parts.append(next(results))
             done(size)
         yield joined(parts)
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 class _Read:

@@ -139,7 +139,7 @@ def interpreted(tokenizer: Tokenizer, images: Tensor) -> tuple[Tensor, Tensor]:
     """
     encoding, config = tokenizer(images), tokenizer.config
     active = prefix_mask(encoding.lengths, config.max_length)
-    made = tokenizer.interpret_tokens(encoding.z_q, active)
+    made = tokenizer.interpret_codes(encoding.codes, active)
     return encoding.field * config.teacher.scale, made * config.teacher.scale
 
 

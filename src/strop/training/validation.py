@@ -38,7 +38,7 @@ def validate(tokenizer: Tokenizer, fields: Tensor, *, batch: int = 64) -> dict[s
         chosen = encoding.lengths
         for name, length in zip(names, [None, *forced], strict=True):
             at = chosen if length is None else torch.full_like(chosen, length)
-            seen = tokenizer.interpret_tokens(encoding.z_q, prefix_mask(at, k))
+            seen = tokenizer.interpret_codes(encoding.codes, prefix_mask(at, k))
             squares[name] += (seen - field).square().sum(dtype=torch.double).item()
             cosines[name] += F.cosine_similarity(seen, field, dim=-1).sum().item()
         lengths.append(chosen.cpu())
