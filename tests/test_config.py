@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from strop.config import drop_retired, flatten, from_dict, override, to_dict
 from strop.errors import ConfigError
 
+NUMBERS = st.integers(1 - 2**63, 2**63 - 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
@@ -34,12 +36,12 @@ class Outer:
 
 @given(
     name=st.text(),
-    depth=st.integers(),
+    depth=NUMBERS,
     rate=st.floats(allow_nan=False),
-    widths=st.lists(st.integers()).map(tuple),
+    widths=st.lists(NUMBERS).map(tuple),
     fit=st.sampled_from(["squash", "crop"]),
     flag=st.booleans(),
-    limit=st.none() | st.integers(),
+    limit=st.none() | NUMBERS,
     nested=st.booleans(),
 )
 def test_a_config_survives_json(name, depth, rate, widths, fit, flag, limit, nested):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 import types
 import typing
@@ -14,6 +13,9 @@ from typing import Any, TypeVar
 from strop.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
+
+MOST = 2**63 - 1
+"""The largest number that a config may hold."""
 
 _LIMITS = {
     "min": (operator.ge, "at least"),
@@ -76,14 +78,14 @@ def check_ranges(config: Any, where: str, least: float | None = None) -> None:
         if least is not None and not limits:
             limits = {"min": least}
         for number in value if isinstance(value, tuple) else (value,):
-            if not limits or isinstance(number, bool) or not isinstance(number, int | float):
+            if isinstance(number, bool) or not isinstance(number, int | float):
                 continue
             inside = all(_LIMITS[key][0](number, limit) for key, limit in limits.items())
-            if not (inside and math.isfinite(number)):
-                spans = (f"{_LIMITS[key][1]} {limit}" for key, limit in limits.items())
+            if not (inside and -MOST <= number <= MOST):
+                spans = [f"{_LIMITS[key][1]} {limit}" for key, limit in limits.items()]
                 raise ConfigError(
-                    f"{where}.{field.name} is {_plain(value)}.",
-                    f"Give a number {' and '.join(spans)}.",
+                    f"{where}.{field.name} is {_plain(value)!r:.60}.",
+                    f"Give a number {' and '.join(spans) or 'that is finite and smaller'}.",
                 )
 
 
@@ -171,6 +173,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return tuple(_typed(item, each, f"{where}[{i}]") for i, each in enumerate(value))
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type[Any], hint), value, where)
+    if type(value) is int and abs(value) > MOST:
+        raise ConfigError(f"{where} is {value!r:.60}.", f"Numbers are at most {MOST}.")
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:

@@ -96,9 +96,9 @@ class CurriculumConfig:
     probe_temperature: float = field(default=0.3, metadata={"above": 0})
     probe_fraction: float = field(default=1.0, metadata={"above": 0, "max": 1})
     slope_decay: float = field(default=0.99, metadata=PER_STEP_DECAY)
-    compress: float = 0.4
-    keep: float = 1.0
-    extend: float = 1.3
+    compress: float = field(default=0.4, metadata={"min": 0})
+    keep: float = field(default=1.0, metadata={"min": 0})
+    extend: float = field(default=1.3, metadata={"min": 0})
     handoff_ceiling: float = field(default=1.0, metadata={"min": 0, "max": 1})
 
     def __post_init__(self) -> None:

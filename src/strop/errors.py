@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class StropError(Exception):
@@ -60,6 +61,30 @@ class TrainingError(StropError):
 
 class EndpointError(StropError):
     """A language model cannot be reached, or violates its protocol."""
+
+
+@contextmanager
+def parsing(kind: type[StropError], problem: str, remedy: str) -> Iterator[None]:
+    """Convert whatever a parser raises on data from outside to an error of `kind`.
+
+    Damaged input makes parsers raise nearly everything: besides their own types OSError,
+    KeyError, RecursionError, OverflowError, MemoryError, struct.error and more. The reason is put
+    after the `problem`, in parentheses. Errors of strop pass unchanged.
+    """
+    try:
+        yield
+    except StropError:
+        raise
+    except Exception as error:
+        raise kind(f"{problem} ({reason(error)}).", remedy) from error
+
+
+def reason(error: Exception) -> str:
+    """What an exception says, in at most one line."""
+    said = getattr(error, "strerror", None) or str(error).strip()
+    if isinstance(error, KeyError):
+        said = f"{said} is missing"
+    return f"{said or type(error).__name__}".splitlines()[0][:200]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from strop.errors import BusyError, FormatError
+from strop.errors import BusyError, FormatError, parsing
 
 try:
     import fcntl
@@ -222,12 +222,8 @@ def _json_value(value: Any) -> Any:
 
 def read_json(path: PathLike, kind: str, version: int) -> dict[str, Any]:
     """Read what `write_json` wrote, without its tag; `FormatError` if it is anything else."""
-    try:
+    with parsing(FormatError, f"{path} is not valid JSON", "The file is damaged; write it again."):
         payload = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or absurd numbers
-        raise FormatError(
-            f"{path} is not valid JSON ({error}).", "The file is damaged; write it again."
-        ) from error
     if not isinstance(payload, dict):
         raise FormatError(
             f"{path} holds a {type(payload).__name__}, not an object.",

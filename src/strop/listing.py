@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from strop.errors import DataError
+from strop.errors import DataError, parsing
+from strop.files import PathLike
 from strop.images import SUFFIXES
 
 
@@ -21,7 +22,7 @@ def find_images(patterns: Sequence[str]) -> list[str]:
             raise DataError(
                 "A path is empty.", "Give a file, a folder or a pattern. The current folder is `.`."
             )
-        path = _expanded(pattern)
+        path = expand(pattern)
         if path.is_dir():
             names = list_files(path)
             if not names:
@@ -42,14 +43,16 @@ def find_images(patterns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _expanded(pattern: str) -> Path:
-    """A path with `~` replaced by the home folder."""
-    if "\0" in pattern:
-        raise DataError(f"The path {pattern!r} holds a NUL character.", "Remove it.")
-    try:
-        return Path(pattern).expanduser()
-    except RuntimeError as error:  # ~user without such a user
-        raise DataError(f"{pattern} names an unknown home folder.", "Check the path.") from error
+def expand(path: PathLike) -> Path:
+    """`path` with `~` replaced by the home folder; `DataError` if no file can have that name."""
+    name = os.fspath(path)
+    if "\0" in name:
+        raise DataError(f"The path {name!r:.200} holds a NUL character.", "Remove it.")
+    with parsing(DataError, f"The path {name!r:.200} cannot be used", "Give another path."):
+        expanded = Path(name).expanduser()
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            expanded.stat()
+    return expanded
 
 
 def list_files(folder: Path, suffixes: Iterable[str] = SUFFIXES) -> list[str]:

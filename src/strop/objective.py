@@ -27,11 +27,11 @@ class ObjectiveConfig:
     length_weight          weight of the length head's loss, whichever head the model has
     """
 
-    commitment_weight: float = 1.0
-    diversity_weight: float = 0.3
+    commitment_weight: float = field(default=1.0, metadata={"min": 0})
+    diversity_weight: float = field(default=0.3, metadata={"min": 0})
     diversity_warmup: int = field(default=40_000, metadata=IN_STEPS)
     diversity_temperature: float = field(default=0.1, metadata={"above": 0})
-    length_weight: float = 1.0
+    length_weight: float = field(default=1.0, metadata={"min": 0})
 
     def __post_init__(self) -> None:
         check_ranges(self, "objective")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
@@ -13,13 +14,22 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from strop.errors import FormatError, ProgramError
+from strop.errors import FormatError, ProgramError, parsing
 from strop.files import PathLike, atomic_path, check_format, format_tag, write_text
+from strop.identity import digest, of_tensors
+from strop.parquet import check_claims
 
 FORMAT = 1
 SUFFIXES = (".parquet", ".jsonl")
+MAX_CODES = 4096
+"""The most codes that a program in a file may have; no model has more."""
+
+_HEADER = ("codebook_size", "model")
+_LISTS = ("codes", "rest", "erased")
+_DIGEST = b"strop.digest"
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -247,26 +257,34 @@ class Program:
         """A `pyarrow.Table` with one row per program: what `save` writes to Parquet."""
         import pyarrow as pa
 
-        integers = pa.list_(pa.int32())
-        schema = pa.schema(
-            {
-                "name": pa.string(),
-                "length": pa.int32(),
-                "codes": integers,
-                "rest": integers,
-                "erased": integers,
-                **({} if self.quality is None else {"quality": pa.float32()}),
-            }
-        ).with_metadata(
-            {"strop": json.dumps({"format": format_tag("program", FORMAT), **self._header()})}
-        )
+        batch = self.to("cpu").as_batch()  # on a GPU, each row would need synchronisations
+        positions = torch.arange(self.capacity).expand_as(batch.codes)
+
+        def lists(values: Tensor, picked: Tensor) -> Any:
+            offsets = F.pad(picked.sum(dim=1).cumsum(0), (1, 0))
+            return pa.ListArray.from_arrays(
+                pa.array(offsets.numpy(), pa.int32()), pa.array(values[picked].numpy(), pa.int32())
+            )
+
+        header = {"format": format_tag("program", FORMAT), **self._header(), "digest": "sha256"}
         try:
-            return pa.Table.from_pylist(list(self._rows()), schema)
+            columns = {
+                "name": pa.array(batch.names or [None] * len(batch), pa.string()),
+                "length": pa.array(batch.lengths.numpy(), pa.int32()),
+                "codes": lists(batch.codes, batch._within),
+                "rest": lists(batch.codes, ~batch._within),
+                "erased": lists(positions, batch.erased),
+            }
         except UnicodeEncodeError as error:
             raise FormatError(
                 f"The name {error.object!r} is not UTF-8, which Arrow and Parquet need.",
                 "Rename the image, or save to .jsonl.",
             ) from error
+        if batch.quality is not None:
+            columns["quality"] = pa.array(batch.quality.numpy())
+        return pa.table(columns).replace_schema_metadata(
+            {"strop": json.dumps(header), _DIGEST: _digest(batch)}
+        )
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with the columns of `to_arrow`. It needs pandas."""
@@ -314,10 +332,11 @@ class Program:
     def load(path: PathLike) -> Program:
         """Read what `save` wrote; `FormatError` if the file is anything else."""
         reader = _read_jsonl if _suffix(path) == ".jsonl" else _read_parquet
-        if not Path(path).is_file():
+        with parsing(FormatError, f"Cannot read {os.fspath(path)!r}", "Check the path."):
+            found = Path(path).is_file()
+        if not found:
             raise FormatError(f"There is no file {path}.", "Check the path.")
-        header, rows = reader(path)
-        return _from_rows(header, rows, path)
+        return reader(path)
 
     # Display.
 
@@ -428,9 +447,10 @@ class Program:
                 f"There are {len(self.names)} names for {self.lengths.numel()} programs.",
                 "Give one per program, or none.",
             )
-        if not isinstance(self.codebook_size, int) or self.codebook_size < 1:
+        if type(self.codebook_size) is not int or not 1 <= self.codebook_size < 2**31:
             raise ProgramError(
-                f"The codebook size is {self.codebook_size!r}.", "Give a positive whole number."
+                f"The codebook size is {self.codebook_size!r:.60}.",
+                "Give a positive whole number of 31 bits.",
             )
         if self.quality is not None and (
             self.quality.shape != self.lengths.shape or self.quality.dtype != torch.float32
@@ -447,10 +467,10 @@ class Program:
             )
 
     def _header(self) -> dict[str, Any]:
-        return {"codebook_size": self.codebook_size, "model": self.model}
+        return {key: getattr(self, key) for key in _HEADER}
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        batch = self.to("cpu").as_batch()  # for the same reason as in `__eq__`
+        batch = self.to("cpu").as_batch()
         for row in range(len(batch)):
             length = int(batch.lengths[row])
             codes = batch.codes[row].tolist()
@@ -488,74 +508,125 @@ def _suffix(path: PathLike) -> str:
     return suffix
 
 
-def _read_jsonl(path: PathLike) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    rows: list[dict[str, Any]] = []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        for number, line in enumerate(lines, start=1):
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise FormatError(f"Line {number} of {path} is not an object.", _DAMAGED)
-            rows.append(row)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, ValueError) as error:
-        raise FormatError(f"{path} is not JSON Lines ({error}).", _DAMAGED) from error
-    headers = [(row.get("format"), row.get("codebook_size"), row.get("model")) for row in rows]
+def _read_jsonl(path: PathLike) -> Program:
+    with parsing(FormatError, f"{path} is not JSON Lines", _DAMAGED):
+        rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise FormatError(f"Line {number} of {path} is not an object.", _DAMAGED)
+    headers = [{key: row.get(key) for key in ("format", *_HEADER)} for row in rows]
     if any(header != headers[0] for header in headers):
         raise FormatError(f"The lines of {path} come from different models.", _DAMAGED)
-    return (rows[0] if rows else {}), rows
-
-
-def _read_parquet(path: PathLike) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            metadata = file.schema_arrow.metadata or {}
-            header = json.loads(metadata.get(b"strop", b"{}"))
-            rows = file.read().to_pylist()
-    except (pa.ArrowException, OSError, ValueError, RecursionError, OverflowError) as error:
-        raise FormatError(f"{path} is not a readable Parquet file ({error}).", _DAMAGED) from error
-    if not isinstance(header, dict):
-        raise FormatError(f"The strop metadata of {path} is not an object.", _DAMAGED)
-    return header, rows
-
-
-def _from_rows(header: dict[str, Any], rows: Iterable[dict[str, Any]], path: PathLike) -> Program:
-    rows = list(rows)
+    header = headers[0] if headers else {}
     check_format(header.get("format"), "program", FORMAT, path)
-    try:
-        codes = [_integers(row["codes"]) + _integers(row["rest"]) for row in rows]
-        lengths = [len(row["codes"]) for row in rows]
-        if lengths != [row["length"] for row in rows] or len({len(row) for row in codes}) != 1:
-            raise FormatError(f"The rows of {path} do not agree in length.", _DAMAGED)
-        erased = torch.zeros(len(codes), len(codes[0]), dtype=torch.bool)
-        for number, row in enumerate(rows):
-            holes = _integers(row["erased"])
-            if any(hole not in range(len(codes[0])) for hole in holes):
-                raise FormatError(f"Row {number} of {path} has a hole outside it.", _DAMAGED)
-            erased[number, holes] = True
+    with parsing(FormatError, f"{path} does not hold programs", _DAMAGED):
+        columns = {name: _flatten([row[name] for row in rows]) for name in _LISTS}
+        lengths = torch.tensor([row["length"] for row in rows])
         names = [row.get("name") for row in rows]
         quality = [row.get("quality") for row in rows]  # older files have none
+        return _assembled(header, lengths, names, quality, path, **columns)
+
+
+def _read_parquet(path: PathLike) -> Program:
+    import pyarrow.parquet as pq
+
+    check_claims(path, _DAMAGED)
+    with (
+        parsing(FormatError, f"{path} is not a readable Parquet file", _DAMAGED),
+        pq.ParquetFile(path, page_checksum_verification=True) as file,
+    ):
+        stored = file.metadata.metadata or {}
+        header = json.loads(stored.get(b"strop", b"{}"))
+        if not isinstance(header, dict):
+            raise FormatError(f"The strop metadata of {path} is not an object.", _DAMAGED)
+        check_format(header.get("format"), "program", FORMAT, path)
+        table = file.read()
+    with parsing(FormatError, f"{path} does not hold programs", _DAMAGED):
+        columns = {name: _flatten_column(table[name]) for name in _LISTS}
+        lengths = torch.tensor(table["length"].to_pylist())
+        quality = table["quality"].to_pylist() if "quality" in table.column_names else [None]
+        program = _assembled(header, lengths, table["name"].to_pylist(), quality, path, **columns)
+    # Pages have checksums; header and footer have none. Files of strop 0.1.0 have no digest.
+    if "digest" in header and stored.get(_DIGEST, b"").decode() != _digest(program):
+        raise FormatError(f"The digest of {path} is wrong.", _DAMAGED)
+    return program
+
+
+Flat = tuple[Tensor, Tensor]
+"""Lists of whole numbers as one tensor of all values, and the number of them in each list."""
+
+
+def _flatten(lists: list[Any]) -> Flat:
+    for values in lists:
+        if not isinstance(values, list) or any(type(value) is not int for value in values):
+            raise TypeError(f"expected a list of whole numbers, found {values!r:.60}")
+    values = torch.tensor([value for values in lists for value in values], dtype=torch.int64)
+    return values, torch.tensor([len(values) for values in lists])
+
+
+def _flatten_column(column: Any) -> Flat:
+    import pyarrow as pa
+
+    lists = column.combine_chunks()
+    if (
+        not pa.types.is_integer(lists.type.value_type)
+        or lists.null_count
+        or lists.values.null_count
+    ):
+        raise TypeError(f"expected lists of whole numbers, found {column.type}")
+    values, offsets = lists.flatten().to_numpy(), lists.offsets.to_numpy()
+    return torch.tensor(values, dtype=torch.int64), torch.tensor(np.diff(offsets)).long()
+
+
+def _assembled(
+    header: dict[str, Any],
+    lengths: Tensor,
+    names: list[Any],
+    quality: list[Any],
+    path: PathLike,
+    *,
+    codes: Flat,
+    rest: Flat,
+    erased: Flat,
+) -> Program:
+    (active, counts), (inactive, spare), (holes, in_row) = codes, rest, erased
+    capacity = int((counts + spare).max()) if len(counts) else 0
+    if capacity > MAX_CODES:
+        raise FormatError(
+            f"A program in {path} has {capacity:,} codes, more than {MAX_CODES:,}.", _DAMAGED
+        )
+    if not torch.equal(counts, lengths) or bool((counts + spare != capacity).any()):
+        raise FormatError(f"The rows of {path} do not agree in length.", _DAMAGED)
+    if bool(((holes < 0) | (holes >= capacity)).any()):
+        raise FormatError(f"A row of {path} has a hole outside it.", _DAMAGED)
+    within = torch.arange(capacity) < lengths[:, None]
+    matrix = torch.empty(len(lengths), capacity, dtype=torch.int64)
+    matrix[within], matrix[~within] = active, inactive
+    removed = torch.zeros_like(within)
+    removed[torch.arange(len(lengths)).repeat_interleave(in_row), holes] = True
+    known = None if None in quality else torch.tensor(quality, dtype=torch.float32)
+    if known is not None and not torch.isfinite(known).all():
+        raise FormatError(f"{path} holds a quality that is not finite.", _DAMAGED)
+    try:
         return Program(
-            codes=torch.tensor(codes),
-            lengths=torch.tensor(lengths),
+            codes=matrix,
+            lengths=lengths,
             codebook_size=header["codebook_size"],
             model=str(header["model"]),
-            erased=erased,
+            erased=removed,
             names=tuple(map(str, names)) if all(name is not None for name in names) else (),
-            quality=None if None in quality else torch.tensor(quality, dtype=torch.float32),
+            quality=known,
         )
-    except (KeyError, TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
-        raise FormatError(f"{path} does not hold programs ({error!r}).", _DAMAGED) from error
     except ProgramError as error:
         raise FormatError(f"{path} holds an impossible program. {error}", _DAMAGED) from error
 
 
-def _integers(values: Any) -> list[int]:
-    if not isinstance(values, list) or any(type(value) is not int for value in values):
-        raise TypeError(f"expected a list of whole numbers, found {values!r:.60}")
-    return values
+def _digest(batch: Program) -> str:
+    """The digest of everything that a file keeps of a batch."""
+    parts = {"codes": batch.codes, "lengths": batch.lengths, "erased": batch.erased}
+    if batch.quality is not None:
+        parts["quality"] = batch.quality
+    return digest(batch.codebook_size, batch.model, batch.names, of_tensors(parts))
 
 
 def _text(program: Program) -> str:

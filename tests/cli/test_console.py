@@ -97,7 +97,7 @@ def test_progress_bars_draw_one_bar_for_each_task(monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("~no-such-user/x.png", "home folder"), ("a\0*.png", "NUL"), (" ", "A path is empty")],
+    [("~no-such-user/x.png", "home directory"), ("a\0*.png", "NUL"), (" ", "A path is empty")],
 )
 def test_impossible_paths_are_refused(pattern: str, message: str) -> None:
     with pytest.raises(DataError, match=message):

@@ -64,7 +64,7 @@ def test_a_pipe_costs_one_record(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "voc", "coco", "nyuv2", "packed", "shards", "imagenet"])
 def test_paths_that_cannot_exist_are_refused(kind: str) -> None:
-    for path, complaint in (("~nouser/x", "home folder"), ("a\0b/*.tar", "NUL")):
+    for path, complaint in (("~nouser/x", "home directory"), ("a\0b/*.tar", "NUL")):
         with pytest.raises(DataError, match=complaint):
             open_dataset(f"{kind}:{path}")
 

@@ -261,6 +261,16 @@ def a_size_no_machine_has(folder):
     change_model(folder, generator={"width": 2**40, "depth": 2, "heads": 4, "feedforward": 64})
 
 
+def more_than_the_weights(folder):
+    change_model(
+        folder, generator={"width": 65_536, "depth": 200, "heads": 4, "feedforward": 65_536}
+    )
+
+
+def a_depth_of_20000(folder):
+    change_model(folder, generator={"width": 32, "depth": 20_000, "heads": 4, "feedforward": 64})
+
+
 def no_weights(folder):
     (folder / "model.safetensors").unlink()
 
@@ -362,7 +372,9 @@ def a_shard_from_elsewhere(folder):
         (a_missing_setting, r"lacks model.generator.heads"),
         (a_missing_table, r"lacks model.generator.depth, model.generator.feedforward, model.gener"),
         (heads_that_do_not_fit, r"generator.width is 32 for 5 heads"),
-        (a_size_no_machine_has, r"does not describe a model that fits here"),
+        (a_size_no_machine_has, r"generator.width is 1099511627776. Give .* at most 65,536"),
+        (more_than_the_weights, r"lack generator.layers.10"),
+        (a_depth_of_20000, r"generator.depth is 20000"),
         (no_weights, r"lacks model.safetensors. The folder is damaged or incomplete"),
         (half_the_weights, r"model.safetensors cannot be read"),
         (empty_weights, r"model.safetensors cannot be read"),

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from strop.data.filelist import FileDataset, Files
 from strop.data.layout import Layout, choose, load_json
-from strop.errors import DataError
+from strop.errors import DataError, parsing
 from strop.files import PathLike
 
 
@@ -30,7 +30,7 @@ def coco(path: PathLike, split: str = "val", labels: str = "instances") -> FileD
             f"The labels {source} are missing.", f"COCO has {tree}; labels=none does not need them."
         )
     content = load_json(source, ["images", "annotations", "categories"])
-    try:
+    with parsing(DataError, f"{source} has an entry without a field or id", "Download it again."):
         categories = sorted(content["categories"], key=lambda category: category["id"])
         position = {category["id"]: i for i, category in enumerate(categories)}
         present: dict[int, set[int]] = defaultdict(set)
@@ -45,9 +45,5 @@ def coco(path: PathLike, split: str = "val", labels: str = "instances") -> FileD
             for image in sorted(content["images"], key=lambda image: image["file_name"])
         ]
         names = [category["name"] for category in categories]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{source} has an entry without the field or id {error}.", "Download it again."
-        ) from error
     layout.require(items, folder, f"images listed in {source}")
     return FileDataset(name=name, root=root, items=items, label_names=names)

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import Layout, first_file, found, read_lines
-from strop.errors import DataError
+from strop.data.layout import Layout, first_file, found, load_mat, read_lines
+from strop.errors import DataError, parsing
 from strop.files import PathLike
 
 _WNID = re.compile(r"n\d{8}")
@@ -75,30 +75,17 @@ def _flat_labels(root: Path) -> dict[str, str]:
         )
     wnids = _devkit_wnids(truth.with_name("meta.mat"))
     numbers = read_lines(truth)
-    try:
+    expected = f"{truth} does not hold class numbers from 1 to 1000"
+    with parsing(DataError, expected, "Download the devkit again."):
         return {
             f"ILSVRC2012_val_{i:08d}": wnids[int(number)] for i, number in enumerate(numbers, 1)
         }
-    except (KeyError, ValueError) as error:
-        raise DataError(
-            f"{truth} holds {error}, expected class numbers 1 to 1000.",
-            "Download the devkit again.",
-        ) from error
 
 
 def _devkit_wnids(path: Path) -> dict[int, str]:
     """The WordNet ids of the devkit's class numbers (1 to 1000, in another order)."""
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise DataError(
-            f"Reading {path.name} needs SciPy.", "Install it with: pip install 'strop[eval]'."
-        ) from error
-    try:
-        synsets = loadmat(path, squeeze_me=True)["synsets"]
+    content = load_mat(path, squeeze_me=True)
+    with parsing(DataError, f"{path} holds no synsets", "It is part of ILSVRC2012_devkit_t12."):
+        synsets = content["synsets"]
         pairs = zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True)
         return {int(number): str(wnid) for number, wnid in pairs}
-    except (OSError, ValueError, KeyError, IndexError, TypeError, NotImplementedError) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}).", "It is part of ILSVRC2012_devkit_t12."
-        ) from error

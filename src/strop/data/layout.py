@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from strop.errors import DataError
+from strop.errors import DataError, parsing
 from strop.files import PathLike
-from strop.listing import list_files
+from strop.listing import expand, list_files
 
 Item = TypeVar("Item")
 
@@ -29,16 +29,6 @@ def found(folder: Path, limit: int = 8) -> str:
         return "an empty folder"
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
-
-
-def expand(path: PathLike) -> Path:
-    """`path` with ~ expanded; `DataError` if there is no such user, or a NUL in the path."""
-    if "\0" in os.fspath(path):
-        raise DataError(f"The path {path!r} holds a NUL character.", "Remove it.")
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise DataError(f"{path} names no user's home folder.", "Give an absolute path.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +91,17 @@ def choose(value: str, choices: Sequence[str], what: str) -> str:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a list file, stripped, without blank ones."""
-    try:
+    with parsing(DataError, f"Cannot read the list {path}", "Expected a text file."):
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"Cannot read the list {path} ({error}).", "Expected a text file."
-        ) from error
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def load_json(path: Path, fields: Sequence[str]) -> dict[str, Any]:
     """Read a JSON object and check that it has `fields`."""
-    try:
-        payload = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"Cannot read {path} ({error.strerror}).", "Check the path.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}).", "Download it again.") from error
+    with parsing(DataError, f"Cannot read {path}", "Check the path."):
+        content = path.read_bytes()
+    with parsing(DataError, f"{path} is not valid JSON", "Download it again."):
+        payload = json.loads(content)
     if not isinstance(payload, dict):
         raise DataError(
             f"{path} holds a {type(payload).__name__}, not an object.", "Download it again."
@@ -129,3 +113,13 @@ def load_json(path: Path, fields: Sequence[str]) -> dict[str, Any]:
                 "Check that this is the right file and that it is complete.",
             )
     return payload
+
+
+def load_mat(path: Path, **options: Any) -> dict[str, Any]:
+    """The variables of a MATLAB file, by SciPy."""
+    install = "Install it with: pip install 'strop[eval]'; datasets with text lists need none."
+    with parsing(DataError, f"Reading {path.name} needs SciPy", install):
+        from scipy.io import loadmat
+    with parsing(DataError, f"{path} cannot be read", "Download it again."):
+        content: dict[str, Any] = loadmat(path, **options)
+    return content

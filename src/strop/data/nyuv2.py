@@ -12,11 +12,11 @@ import torch
 
 from strop.data.decode import labels_of, look_up, make_table
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import Layout, choose, expand, first_file, found, read_lines
+from strop.data.layout import Layout, choose, first_file, found, load_mat, read_lines
 from strop.data.record import VOID, Record
-from strop.errors import DataError
+from strop.errors import DataError, parsing
 from strop.files import PathLike
-from strop.listing import list_files
+from strop.listing import expand, list_files
 
 _NAMES = """
 wall; floor; cabinet; bed; chair; sofa; table; door; window; bookshelf; picture; counter; blinds;
@@ -115,16 +115,12 @@ class NyuMat:
         number = self._indices[index]
         name = f"{number:05d}"
         content = self._content()
-        try:
+        where = f"Image {number + 1} of {self._path} cannot be read"
+        with parsing(DataError, where, "The file is truncated or damaged; download it again."):
             # MATLAB stores columns first: (N, 3, W, H) and (N, W, H).
             image = content["images"][number].transpose(0, 2, 1)
             depth = content["depths"][number].T
             ids = None if self._table is None else content["labels"][number].T
-        except (OSError, RuntimeError) as error:  # h5py raises either on damaged data
-            raise DataError(
-                f"Image {number + 1} of {self._path} cannot be read ({error}).",
-                "The file is truncated or damaged; download it again.",
-            ) from error
         semantic = labels = None
         if ids is not None and self._table is not None:
             semantic = look_up(ids, self._table, f"{self._path}, image {number + 1}")
@@ -168,54 +164,24 @@ def _split_indices(folder: Path, split: str) -> list[int]:
             f"The split {split} is not known: {folder} holds {found(folder)}.",
             "Put the official splits.mat there, or train.txt and test.txt with numbers from 0.",
         )
-    content = _load_mat(source)
-    try:
+    content = load_mat(source)
+    with parsing(DataError, f"{source} has no {split}Ndxs", "Expected the official splits.mat."):
         return [int(number) - 1 for number in np.ravel(content[f"{split}Ndxs"])]
-    except (KeyError, ValueError) as error:
-        raise DataError(
-            f"{source} has no {split}Ndxs ({error}).", "Expected the official splits.mat."
-        ) from error
 
 
 def _forty(path: Path) -> np.ndarray:
     """The table from the 894 labels (0 is unlabelled) to the 40 classes."""
-    content = _load_mat(path)
+    content = load_mat(path)
     if "mapClass" not in content:
         raise DataError(f"{path} has no mapClass.", "Expected Gupta et al.'s classMapping40.mat.")
     forty = np.ravel(content["mapClass"]).astype(np.int64)
     return np.concatenate([[VOID], forty - 1])
 
 
-def _load_mat(path: Path) -> dict[str, Any]:
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise DataError(
-            f"Reading {path.name} needs SciPy.",
-            "Install it with: pip install 'strop[eval]', or give train.txt and test.txt.",
-        ) from error
-    try:
-        content: dict[str, Any] = loadmat(path)
-    except (OSError, ValueError, TypeError, NotImplementedError) as error:
-        raise DataError(f"{path} cannot be read ({error}).", "Download it again.") from error
-    return content
-
-
 def _open_mat(path: Path) -> Any:
-    try:
-        return _h5py().File(path, "r")
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be opened as HDF5 ({error}).",
-            f"The file is truncated or not {MAT}, which has 2.8 GB.",
-        ) from error
-
-
-def _h5py() -> Any:
-    try:
+    install = "Install it with: pip install 'strop[nyu]'."
+    with parsing(DataError, f"Reading {MAT} needs h5py", install):
         import h5py
-    except ImportError as error:
-        raise DataError(
-            f"Reading {MAT} needs h5py.", "Install it with: pip install 'strop[nyu]'."
-        ) from error
-    return h5py
+    whole = f"The file is truncated or not {MAT}, which has 2.8 GB."
+    with parsing(DataError, f"{path} cannot be opened as HDF5", whole):
+        return h5py.File(path, "r")

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from strop.data.layout import expand, found
+from strop.data.layout import found
 from strop.data.loader import Loader
 from strop.data.packed import DTYPES, KIND, META, OFFSETS, RECORDS, VERSION, PackedDataset
 from strop.data.record import PARTS, Batch
 from strop.data.spec import open_dataset
-from strop.errors import DataError
+from strop.errors import DataError, parsing
 from strop.files import LOCK, PathLike, exclusive, read_json, write_json
 from strop.identity import of_dataset
 from strop.images import Fit
+from strop.listing import expand
 from strop.progress import Progress, no_progress
 
 _PROGRESS = "progress.json"
@@ -133,13 +134,9 @@ def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
                 "Packing needs that folder: move it away, or choose another output.",
             )
         done = read_json(progress, *_PROGRESS_FORMAT)
-        try:
+        with parsing(DataError, f"{progress} is damaged", f"Remove {work} to start over."):
             earlier, position = dict(done["settings"]), int(done["position"])
             _ = done["parts"], done["sizes"], done["broken"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{progress} is damaged ({error!r}).", f"Remove {work} to start over."
-            ) from error
         if earlier == settings:
             return done
         if position:

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.data.layout import expand, found
+from strop.data.layout import found
 from strop.data.record import Batch, Record
-from strop.errors import DataError
+from strop.errors import DataError, parsing
 from strop.files import PathLike, read_json
+from strop.listing import expand
 
 KIND, VERSION = "packed", 1
 META = "meta.json"
@@ -62,20 +63,19 @@ class PackedDataset:
                 "Make one with `strop data pack SPEC --out DIR`.",
             )
         meta = read_json(root / META, KIND, VERSION)
-        try:
-            self.name: str = meta["name"]
-            self.size: int = meta["size"]
-            self.classes = tuple(meta["classes"])
-            self.label_names = tuple(meta["label_names"])
-            self.fit: str = meta["fit"]
-            parts, self._count = meta["parts"], int(meta["count"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DataError(f"{root / META} is damaged ({error}).", "Pack it again.") from error
         self._root = root
-        self._arrays = {part: self._map(part) for part in parts}
-        self._offsets = np.fromfile(root / OFFSETS, dtype="<i8")
+        with parsing(DataError, f"{root / META} is damaged", "Pack the dataset again."):
+            self.name = str(meta["name"])
+            self.size = int(meta["size"])
+            self.classes = tuple(map(str, meta["classes"]))
+            self.label_names = tuple(map(str, meta["label_names"]))
+            self.fit = str(meta["fit"])
+            self._count = int(meta["count"])
+            self._arrays = {part: self._map(part) for part in meta["parts"]}
+            _ = self._arrays["image"]
+        self._offsets = _open(root / OFFSETS, np.dtype("<i8"), (self._count + 1,))
         self._records = _open(root / RECORDS, np.dtype(np.uint8), None)
-        if len(self._offsets) != self._count + 1 or self._offsets[-1] != len(self._records):
+        if self._offsets[-1] != len(self._records) or (np.diff(self._offsets) < 0).any():
             raise DataError(f"{root / RECORDS} does not fit {root / META}.", "Pack it again.")
 
     def __len__(self) -> int:
@@ -124,7 +124,10 @@ class PackedDataset:
 
     def _about(self, index: int) -> dict[str, Any]:
         line = self._records[self._offsets[index] : self._offsets[index + 1]].tobytes()
-        about: dict[str, Any] = json.loads(line)
+        where = f"Record {index} of {self._root / RECORDS} is damaged"
+        with parsing(DataError, where, "Pack the dataset again."):
+            about: dict[str, Any] = json.loads(line)
+            _ = about["name"]
         return about
 
 

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from strop.data.decode import identity_table, read_parts
-from strop.data.layout import expand, found
+from strop.data.layout import found
 from strop.data.record import VOID, Raw, Record
 from strop.data.remote import match, open_url, read_range, size_of
-from strop.errors import DataError
+from strop.errors import DataError, parsing
 from strop.images import MAX_FILE_BYTES, SUFFIXES
-from strop.listing import list_files
+from strop.listing import expand, list_files
 from strop.scenes.describe import check_scene
 
 _MAX_OPEN = 64  # files; a process may open about 1000, and datasets can have more shards
@@ -284,10 +284,8 @@ def _one_label(content: bytes, name: str, classes: int) -> torch.Tensor:
 
 
 def _scene(content: bytes, name: str) -> dict[str, Any] | None:
-    try:
+    with parsing(DataError, f"{name} is not valid JSON", "Write the shard again."):
         payload = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{name} is not valid JSON ({error}).", "Write the shard again.") from error
     if not isinstance(payload, dict) or "objects" not in payload:
         return None  # metadata, not a scene
     check_scene(payload, name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote, unquote
 
 from strop.data.ade20k import ade20k
@@ -26,7 +25,8 @@ from strop.data.shards import shards
 from strop.data.subset import subset
 from strop.data.tables import hugging_face, lance_table, parquet
 from strop.data.voc import voc
-from strop.errors import DataError, did_you_mean
+from strop.errors import DataError, did_you_mean, parsing
+from strop.listing import expand
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def parse_spec(text: str) -> Spec:
     text = text.strip()
     kind, colon, rest = text.partition(":")
     if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind):
-        is_path = kind not in KINDS and Path(text).is_dir()
+        is_path = kind not in KINDS and expand(text).is_dir()
     else:
-        is_path = "/" in text or text in {".", "..", "~"} or (text != "" and Path(text).is_dir())
+        is_path = "/" in text or text in {".", "..", "~"} or (text != "" and expand(text).is_dir())
     if is_path:
         return Spec("folder", text, {})
     if kind not in KINDS:
@@ -110,6 +110,11 @@ def parse_spec(text: str) -> Spec:
 
 def open_dataset(spec: str) -> Dataset:
     """Open the dataset that `spec` names."""
+    with parsing(DataError, f"{spec[:200]} cannot be opened", "Check the spec and the files."):
+        return _open(spec)
+
+
+def _open(spec: str) -> Dataset:
     parsed = parse_spec(spec)
     parameters = dict(parsed.parameters)
     skip = int(parameters.pop("skip", 0))

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from strop.data.layout import expand, found
+from strop.data.layout import found
 from strop.data.record import Raw, Record
 from strop.errors import DataError
 from strop.images import read_image
-from strop.listing import list_files
+from strop.listing import expand, list_files
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp")
 

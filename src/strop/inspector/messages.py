@@ -11,10 +11,9 @@ from torch import Tensor
 from strop.errors import ProgramError
 from strop.files import check_format, format_tag
 from strop.inspector.image_io import MAX_BYTES
-from strop.program import FORMAT, Program
+from strop.program import FORMAT, MAX_CODES, Program
 from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 
-MAX_CODES = 4096
 MAX_CLUSTERS = 12
 
 Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop.model.card as card
 from strop.config import drop_retired, flatten, from_dict, to_dict
 from strop.device import choose_device
-from strop.errors import ConfigError, FormatError, ModelError, did_you_mean
+from strop.errors import ConfigError, FormatError, ModelError, did_you_mean, parsing
 from strop.files import PathLike, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
 from strop.model.model_engine import make_engine
@@ -139,15 +138,11 @@ def load_folder(folder: PathLike, *, verify: bool = True) -> Tokenizer:
             if _version(folder) == version:
                 raise
             # Another process replaced the model between config and weights: read it again.
-    try:
-        tokenizer = Tokenizer(
-            config, about=_about(values), teacher_digest=str(values.get("teacher_digest") or "")
-        )
-    except (RuntimeError, OverflowError, MemoryError) as error:  # a size no machine has
-        raise FormatError(
-            f"{folder / CONFIG} does not describe a model that fits here ({error}).", _DAMAGED
-        ) from error
-    _load_weights(tokenizer, tensors, folder)
+    _check_weights(config, tensors, folder)
+    tokenizer = Tokenizer(
+        config, about=_about(values), teacher_digest=str(values.get("teacher_digest") or "")
+    )
+    tokenizer.load_state_dict(tensors)
     return tokenizer.eval()
 
 
@@ -295,13 +290,9 @@ def _read_weights(folder: Path, digest: str, verify: bool) -> dict[str, Tensor]:
 
 def _shards(folder: Path) -> list[str]:
     """The names of the files that an index names."""
-    try:
+    with parsing(FormatError, f"{folder / INDEX} is not an index of shards", _DAMAGED):
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         return sorted({str(Path(shard).name) for shard in index["weight_map"].values()})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(
-            f"{folder / INDEX} is not an index of shards ({error!r}).", _DAMAGED
-        ) from error
 
 
 def _read_files(folder: Path, files: list[str]) -> dict[str, Tensor]:
@@ -309,15 +300,18 @@ def _read_files(folder: Path, files: list[str]) -> dict[str, Tensor]:
     for name in files:
         if not (folder / name).is_file():
             raise FormatError(f"{folder} lacks {name}.", _DAMAGED)
-        try:
+        with parsing(FormatError, f"{folder / name} cannot be read", _DAMAGED):
             tensors |= load_file(folder / name)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise FormatError(f"{folder / name} cannot be read ({error}).", _DAMAGED) from error
     return tensors
 
 
-def _load_weights(tokenizer: Tokenizer, tensors: dict[str, Tensor], folder: Path) -> None:
-    expected = tokenizer.state_dict()
+def _check_weights(config: TokenizerConfig, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Refuse weights of another model, before the one in the config takes any memory."""
+    with (
+        parsing(FormatError, f"{folder / CONFIG} describes a model that cannot be built", _DAMAGED),
+        torch.device("meta"),
+    ):
+        expected = Tokenizer(config).state_dict()
     missing, foreign = sorted(expected.keys() - tensors), sorted(tensors.keys() - expected)
     if missing or foreign:
         found = [f"lack {', '.join(missing[:3])}"] if missing else []
@@ -339,7 +333,6 @@ def _load_weights(tokenizer: Tokenizer, tensors: dict[str, Tensor], folder: Path
             )
         if not torch.isfinite(value).all():
             raise FormatError(f"{name} in {folder} holds NaN or infinity.", _DAMAGED)
-    tokenizer.load_state_dict(tensors)
 
 
 # Replacing.

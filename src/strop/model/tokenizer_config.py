@@ -14,6 +14,11 @@ from strop.model.interpreter import InterpreterConfig
 from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import PIXELS_PER_LOCATION, TeacherConfig
+from strop.program import MAX_CODES
+
+MOST = {"image_size": 2048, "max_length": MAX_CODES, "depth": 256, "codes": 2**24}
+"""The largest sizes that a config may name; 65,536 for all others. Larger ones are mistakes, and
+only naming them would take minutes or all memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ class TokenizerConfig:
     decoder: DecoderConfig | None = None
 
     def __post_init__(self) -> None:
-        _check_positive(self, "")
+        _check_sizes(self, "")
         if self.image_size % PIXELS_PER_LOCATION:
             raise ConfigError(
                 f"image_size is {self.image_size}.",
@@ -68,12 +73,17 @@ class TokenizerConfig:
         return self.max_length * math.log2(self.quantizer.codes)
 
 
-def _check_positive(config: Any, where: str) -> None:
-    """Every number in a model's config is above 0 and finite, in its parts too."""
+def _check_sizes(config: Any, where: str) -> None:
+    """Every number in a model's config is above 0 and of a size that can be built, in its parts
+    too."""
     for each in fields(config):
         value = getattr(config, each.name)
         if is_dataclass(value):
-            _check_positive(value, f"{where}{each.name}.")
+            _check_sizes(value, f"{where}{each.name}.")
+        most = MOST.get(each.name, 2**16)
         for number in value if isinstance(value, tuple) else (value,):
-            if type(number) in (int, float) and not 0 < number < math.inf:
-                raise ConfigError(f"{where}{each.name} is {number}.", "Give a number above 0.")
+            if type(number) in (int, float) and not 0 < number <= most:
+                raise ConfigError(
+                    f"{where}{each.name} is {number!r:.60}.",
+                    f"Give a number above 0 and at most {most:,}.",
+                )

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from strop.config import from_dict, to_dict
-from strop.errors import ConfigError, FormatError, StoreError
+from strop.errors import ConfigError, FormatError, StoreError, parsing
 from strop.files import check_format, format_tag
+from strop.identity import digest
 from strop.program import Program
 from strop.random import mix
 
@@ -67,19 +68,22 @@ class StoreInfo:
     def to_metadata(self) -> dict[bytes, bytes]:
         """The metadata of the table's schema."""
         values = {"format": format_tag("store", FORMAT), **to_dict(self)}
-        return {METADATA: json.dumps(values).encode()}
+        return {METADATA: json.dumps({**values, "digest": digest(values)}).encode()}
 
 
 def read_info(schema: pa.Schema, source: object) -> StoreInfo:
     """What the schema of a table says; `FormatError` if it is not the table of a store."""
-    try:
+    damaged = f"The metadata of the store {source} is damaged"
+    with parsing(FormatError, damaged, "Encode the images again."):
         values = json.loads((schema.metadata or {}).get(METADATA, b"{}"))
+        stated = values.pop("digest", None)  # stores of earlier versions have none
+        if stated not in (None, digest(values)):
+            raise ValueError("its digest is wrong")
         check_format(values.pop("format", None), "store", FORMAT, source)
-        info = from_dict(StoreInfo, values, "store")
-    except (ValueError, AttributeError, RecursionError, ConfigError, StoreError) as error:
-        raise FormatError(
-            f"The metadata of the store {source} is damaged ({error}).", "Encode the images again."
-        ) from error
+        try:
+            info = from_dict(StoreInfo, values, "store")
+        except (ConfigError, StoreError) as error:
+            raise ValueError(error.problem) from error
     for name, kind in {**COLUMNS, CHECK: pa.uint32()}.items():
         if name not in schema.names or schema.field(name).type != kind:
             raise FormatError(

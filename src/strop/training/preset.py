@@ -10,7 +10,7 @@ from typing import Any
 
 from strop import config as configs
 from strop.curriculum import CurriculumConfig
-from strop.errors import ConfigError, did_you_mean
+from strop.errors import ConfigError, did_you_mean, parsing
 from strop.model.tokenizer import TokenizerConfig
 from strop.objective import ObjectiveConfig
 from strop.training.training_config import TrainingConfig
@@ -81,10 +81,11 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"{assignment!r} does not set anything.", "Write it as training.batch=64."
             )
-        try:
-            parsed[key.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed[key.strip()] = text.strip()
+        with parsing(ConfigError, f"{key.strip()} cannot be read", "Give a simpler value."):
+            try:
+                parsed[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+            except tomllib.TOMLDecodeError:
+                parsed[key.strip()] = text.strip()
     return parsed
 
 
@@ -103,10 +104,8 @@ def _tables(name: str, below: tuple[str, ...]) -> dict[str, Any]:
             f"There is no {'file' if name.endswith('.toml') else 'preset'} {name!r}.",
             f"{hint}Known presets: {', '.join(known)}; or give the path of a .toml file.",
         )
-    try:
+    with parsing(ConfigError, f"{path} is not valid TOML", "Correct the file."):
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML ({error}).", "Correct the file.") from error
     parent = values.pop("extends", None)
     if parent is None:
         return values

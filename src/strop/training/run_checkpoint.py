@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from strop.curriculum import CurriculumState
-from strop.errors import FormatError, TrainingError
+from strop.errors import FormatError, TrainingError, parsing
 from strop.files import atomic_path, check_format, format_tag
 from strop.training import distributed
 from strop.training.step import Stepper
@@ -147,14 +147,10 @@ def latest_checkpoint(folder: Path, kind: str = _KIND) -> tuple[Checkpoint | Non
 
 def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
     """Read a checkpoint; `FormatError` if it is truncated or damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise FormatError(
-            f"The checkpoint {path} is truncated or damaged ({error}).", "Use an earlier one."
-        ) from error
+    damaged = f"The checkpoint {path} is truncated or damaged", "Use an earlier one."
+    with parsing(FormatError, *damaged), safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     tag = metadata.get("format")
     if tag != format_tag(kind, _VERSION) and _TAG.fullmatch(tag or ""):
         raise TrainingError(
@@ -167,7 +163,8 @@ def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
         raise FormatError(
             f"The checkpoint {path} is damaged: its checksum is wrong.", "Use an earlier one."
         )
-    return Checkpoint(path, int(metadata["step"]), json.loads(metadata["about"]), tensors)
+    with parsing(FormatError, *damaged):
+        return Checkpoint(path, int(metadata["step"]), json.loads(metadata["about"]), tensors)
 
 
 @torch.no_grad()
