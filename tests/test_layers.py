@@ -28,7 +28,7 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"images", "metrics", "figures", "statistics", "identity", "parquet", "scenes"},
 >>>>>>> 0ab20cf (Convert what parsers raise in one place; bound what files claim)
     {"program", "squares", "listing"},
-    {"model"},
+    {"model", "parts"},
     {"curriculum", "data"},
     {"objective"},  # takes from the curriculum how steps are marked in configs
     {"training", "auto"},

@@ -547,7 +547,7 @@ def _read_parquet(path: PathLike) -> Program:
         quality = table["quality"].to_pylist() if "quality" in table.column_names else [None]
         program = _assembled(header, lengths, table["name"].to_pylist(), quality, path, **columns)
     # Pages have checksums; header and footer have none. Files of strop 0.1.0 have no digest.
-    if "digest" in header and stored.get(_DIGEST, b"").decode() != _digest(program):
+    if "digest" in header and stored.get(_DIGEST) != _digest(program).encode():
         raise FormatError(f"The digest of {path} is wrong.", _DAMAGED)
     return program
 

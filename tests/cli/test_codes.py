@@ -15,7 +15,7 @@ from torch import Tensor
 
 import strop
 from strop import Program, Tokenizer
-from strop.cli import console
+from strop.cli import codes, console
 from strop.images import save_image
 from strop.model.length_head import LengthHeadConfig
 
@@ -69,6 +69,51 @@ def test_mean_length_equals_the_library(
             paths, mean_length=mean
         )
         assert len(set(program.lengths.tolist())) > 1
+
+
+def test_a_killed_run_resumes_with_the_parts_it_has_kept(
+    run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs and complaints are those of an uninterrupted run; other settings start over."""
+    monkeypatch.setattr(codes, "SIZE", 2)
+    pictures = Path(shutil.copytree(pictures, tmp_path / "pictures"))
+    (pictures / "inner" / "1a.png").write_bytes(b"no image")
+    target, whole = tmp_path / "a.parquet", tmp_path / "whole.parquet"
+    assert run("encode", pictures, "-m", model, "-o", whole)[0] == 1
+    encoded = Tokenizer.encode_batches
+    calls = 0
+
+    def killed(*arguments: object, **options: object) -> Program:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(28, "No space left on device")
+        return encoded(*arguments, **options)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Tokenizer, "encode_batches", killed)
+        status, _, err = run("encode", pictures, "-m", model, "-o", target)
+    assert (status, "No space left" in err) == (1, True)
+    assert not target.exists()
+    assert len(list((tmp_path / "a.parquet.partial").glob("*.parquet"))) == 1
+    with monkeypatch.context() as counting:
+        counting.setattr(Tokenizer, "encode_batches", killed)
+        status, _, err = run("encode", pictures, "-m", model, "-o", target)
+    assert status == 1
+    assert "Resuming" in err
+    assert "1 of 4 images could not be read" in err
+    assert calls == 3, "only the second part was encoded again"
+    assert Program.load(target) == Program.load(whole)
+    assert Program.load(target).names == Program.load(whole).names
+    assert not (tmp_path / "a.parquet.partial").exists()
+    calls = 0
+    with monkeypatch.context() as dying:
+        dying.setattr(Tokenizer, "encode_batches", killed)
+        status, _, err = run("encode", pictures, "-m", model, "-o", target)
+    assert (status, "No space left" in err) == (1, True)
+    _, _, err = run("encode", pictures, "-m", model, "-o", target, "--length", 3)
+    assert "starting over" in err
+    assert set(Program.load(target).lengths.tolist()) == {3}
 
 
 def test_rates(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:

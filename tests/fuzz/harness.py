@@ -14,7 +14,6 @@ import random
 import resource
 import signal
 import struct
-import sys
 import tempfile
 import time
 import traceback
@@ -41,6 +40,7 @@ class Tally:
     inputs: int = 0
     accepted: int = 0
     refused: int = 0
+    deaths: int = 0
     slowest: float = 0.0
     most_bytes: int = 0
     findings: list[dict[str, object]] = field(default_factory=list)
@@ -49,20 +49,30 @@ class Tally:
         return asdict(self)
 
 
-def fuzz(target: Target, first: int, seconds: float, most: int = 2**62) -> Tally:
-    """Feed seeds from `first` on until the time is over, in as many children as it takes."""
+def fuzz(
+    target: Target, first: int, seconds: float, most: int = 2**62, *, may_die: bool = False
+) -> Tally:
+    """Feed seeds from `first` on until the time is over, in as many children as it takes.
+
+    With `may_die`, an input that ends the process is counted and is no finding.
+    """
     tally = Tally()
     end = time.monotonic() + seconds
-    with mmap.mmap(-1, 16) as watched, tempfile.TemporaryFile() as log:
+    with mmap.mmap(-1, 40) as watched, tempfile.TemporaryFile() as log:
         seed = first
         while time.monotonic() < end and seed < first + most and len(tally.findings) < 20:
-            watched[:] = struct.pack("<qd", seed - 1, time.monotonic())
+            watched[:] = struct.pack("<qdqqq", seed - 1, time.monotonic(), 0, 0, 0)
             child = os.fork()
             if child == 0:
                 _run(target, seed, first + most, end, watched, log.fileno())
             finding = _watch(child, watched)
-            seed = struct.unpack_from("<q", watched)[0] + 1
-            if finding:
+            last, _, *counts = struct.unpack("<qdqqq", watched)
+            seed = last + 1
+            for name, count in zip(("inputs", "accepted", "refused"), counts, strict=True):
+                setattr(tally, name, getattr(tally, name) + count)
+            if finding and may_die and finding.startswith("killed"):
+                tally.deaths += 1
+            elif finding:
                 tally.findings.append({"seed": seed - 1, "finding": finding})
         log.seek(0)
         for line in log.read().splitlines():
@@ -71,8 +81,6 @@ def fuzz(target: Target, first: int, seconds: float, most: int = 2**62) -> Tally
 
 
 def _add(tally: Tally, part: dict[str, object]) -> None:
-    for name in ("inputs", "accepted", "refused"):
-        setattr(tally, name, getattr(tally, name) + part[name])
     for name in ("slowest", "most_bytes"):
         setattr(tally, name, max(getattr(tally, name), part[name]))
     tally.findings += part["findings"]
@@ -85,7 +93,7 @@ def _watch(child: int, watched: mmap.mmap) -> str:
         if ended:
             signalled = os.WIFSIGNALED(status)
             return f"killed by signal {os.WTERMSIG(status)}" if signalled else ""
-        _, begun = struct.unpack("<qd", watched)
+        _, begun = struct.unpack_from("<qd", watched)
         if begun and time.monotonic() - begun > 6 * SECONDS:  # other work may slow the machine
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -99,13 +107,16 @@ def _run(target: Target, seed: int, last: int, end: float, watched: mmap.mmap, l
     try:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+            silent = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):  # libtiff and Rust write there themselves
+                os.dup2(silent, stream)
             os.chdir(folder)
             feed = target(Path(folder))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             base = _peak()
             while seed < last and (time.monotonic() < end or not part.inputs):
-                watched[:] = struct.pack("<qd", seed, time.monotonic())
+                counts = part.inputs, part.accepted, part.refused
+                watched[:] = struct.pack("<qdqqq", seed, time.monotonic(), *counts)
                 begun = time.process_time()
                 finding = _one(feed, seed, part)
                 taken = time.process_time() - begun
@@ -121,7 +132,8 @@ def _run(target: Target, seed: int, last: int, end: float, watched: mmap.mmap, l
                 seed += 1
                 if grown > BYTES or len(part.findings) >= 20:
                     break
-            watched[:] = struct.pack("<qd", seed - 1, 0.0)
+            counts = part.inputs, part.accepted, part.refused
+            watched[:] = struct.pack("<qdqqq", seed - 1, 0.0, *counts)
     except BaseException:
         part.findings.append({"seed": seed, "finding": traceback.format_exc()[-1200:]})
     os.write(log, json.dumps(part.as_dict()).encode() + b"\n")

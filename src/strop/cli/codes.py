@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -41,6 +42,7 @@ from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
 from strop.model.model_engine import ENGINES
 from strop.model.tokenizer import Tokenizer
+from strop.parts import SIZE, digest_of_files, kept_parts
 from strop.program import SUFFIXES, Program
 from strop.progress import Progress
 from strop.store.encode import SLICE, encode_corpus
@@ -168,25 +170,16 @@ def encode(
     tokenizer = load_model(model, device, engine)
     rule.check(tokenizer.config)
     use_graphs(tokenizer, batch)
-    names: list[str] = []
-    broken: dict[str, ImageError] = {}
-    with progress_bars() as progress:
-        squares = _read(tokenizer, paths, batch, names, broken, progress)
-        first = next(squares, None)
-        program = None
-        if first is not None:
-            program = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
-            program = program.named(names).to("cpu")
+    program, broken = _encode(tokenizer, paths, rule, batch, output)
     missed = _missed(tokenizer, rule, program)
-    if program is not None and output is not None:
-        program.save(output)
     if as_json:
         print_json(_summary(program, output, missed, broken))
     elif program is not None:
         _show(program, output)
     if missed:
         verb = "reach" if rule.verify else "are expected to reach"
-        say(f"{len(missed)} of {len(names)} images do not {verb} the quality: {', '.join(missed)}")
+        read = len(paths) - len(broken)
+        say(f"{len(missed)} of {read} images do not {verb} the quality: {', '.join(missed)}")
     for problem in broken.values():
         complain("skipped", problem)
     if broken:
@@ -286,15 +279,81 @@ def decode(
         say(f"Wrote {number} pictures to {output}")
 
 
+def _encode(
+    tokenizer: Tokenizer, paths: list[str], rule: LengthRule, batch: int, output: Path | None
+) -> tuple[Program | None, dict[str, ImageError]]:
+    """Encode images part by part and write the output: all programs, and the unreadable images."""
+    # With a mean length, the length of each program depends on all images.
+    size = SIZE if rule.mean_length is None else len(paths)
+    programs: list[Program] = []
+    broken: dict[str, ImageError] = {}
+    with ExitStack() as stack:
+        progress = stack.enter_context(progress_bars())
+        parts = None
+        if output is not None and len(paths) > size:
+            parts = stack.enter_context(kept_parts(output, _settings(tokenizer, paths, rule)))
+            if parts.stale:
+                say(f"{parts.folder} held programs of another run: starting over.")
+            elif parts.found:
+                say(f"Resuming with the programs in {parts.folder}.")
+        for number, start in enumerate(range(0, len(paths), size)):
+            some = paths[start : start + size]
+            part = None if parts is None else parts.load(number)
+            if part is None:
+                squares = _read(tokenizer, some, batch, broken, progress, start, len(paths))
+                part = _encode_part(tokenizer, squares, some, rule, batch, broken)
+                if part is not None and parts is not None:
+                    parts.save(number, part)
+            else:  # the unreadable ones, to report them again
+                missing = [path for path in some if path not in set(part.names)]
+                list(_read(tokenizer, missing, batch, broken, progress, start, len(paths)))
+            programs += [] if part is None else [part]
+            progress("encoding", start + len(some), len(paths))
+        program = Program.cat(programs) if programs else None
+        if program is not None and output is not None:
+            program.save(output)
+    return program, broken
+
+
+def _encode_part(
+    tokenizer: Tokenizer,
+    squares: Iterator[Tensor],
+    paths: list[str],
+    rule: LengthRule,
+    batch: int,
+    broken: dict[str, ImageError],
+) -> Program | None:
+    first = next(squares, None)
+    if first is None:
+        return None
+    program = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
+    return program.named([path for path in paths if path not in broken]).to("cpu")
+
+
+def _settings(tokenizer: Tokenizer, paths: list[str], rule: LengthRule) -> dict[str, Any]:
+    """What programs depend on: parts of a run with other settings are of no use."""
+    return {
+        "model": tokenizer.identity.codes,
+        "lengths": tokenizer.identity.lengths,
+        "rule": repr(rule),
+        "images": digest_of_files(paths),
+        "part": SIZE,
+    }
+
+
 def _read(
     tokenizer: Tokenizer,
     paths: list[str],
     batch: int,
-    names: list[str],
     broken: dict[str, ImageError],
     progress: Progress,
+    before: int,
+    total: int,
 ) -> Iterator[Tensor]:
-    """Readable images as batches (b, 3, H, H); their names, and errors of the others, are noted."""
+    """Readable images as batches (b, 3, H, H); the errors of the others are noted.
+
+    They come after `before` others of a `total`.
+    """
     config = tokenizer.config
     batches = file_batches(
         paths,
@@ -304,10 +363,11 @@ def _read(
         device=tokenizer.device,
         failed=broken.__setitem__,
     )
+    done = before
     for read, squares in batches:
-        names += read
         yield squares
-        progress("encoding", len(names) + len(broken), len(paths))
+        done += len(read)
+        progress("encoding", done, total)
 
 
 def _missed(tokenizer: Tokenizer, rule: LengthRule, program: Program | None) -> list[str]:

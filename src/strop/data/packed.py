@@ -150,6 +150,8 @@ def _open(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> np
             f"{path} has {found_bytes} bytes, expected {expected}.",
             "It is truncated; pack the dataset again.",
         )
+    if not expected:
+        raise DataError(f"{path} is empty.", "Pack the dataset again.")
     # A plain array: indexing numpy's memmap class costs more than a small read.
     return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
 

@@ -1,0 +1,79 @@
+"""Keep programs part by part while many images are encoded, so that a kill loses one part."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from strop.errors import FormatError
+from strop.files import LOCK, exclusive, read_json, write_json
+from strop.identity import digest
+from strop.program import Program
+
+SIZE = 256
+"""Images of a part."""
+
+_SETTINGS = "settings.json"
+_FORMAT = ("encoding", 1)
+
+
+class Parts:
+    """The parts of an output file, in the folder `OUTPUT.partial` beside it.
+
+    found  how many parts an earlier run with the same settings has left
+    stale  whether a run with other settings had left some, which were removed
+    """
+
+    def __init__(self, output: Path, settings: Mapping[str, Any]) -> None:
+        self.folder = folder_of(output)
+        self._suffix = output.suffix
+        before = None
+        with suppress(FormatError, OSError):  # there is none, or it is damaged
+            before = read_json(self.folder / _SETTINGS, *_FORMAT)
+        left = [path for path in self.folder.iterdir() if path.name != LOCK]
+        self.stale = before != settings and any(path.suffix == self._suffix for path in left)
+        if before != settings:
+            for path in left:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            write_json(self.folder / _SETTINGS, *_FORMAT, dict(settings))
+        self.found = sum(1 for path in self.folder.glob(f"*{self._suffix}"))
+
+    def load(self, number: int) -> Program | None:
+        """The part of this number, if it is there and whole."""
+        with suppress(FormatError):
+            return Program.load(self._path(number))
+        return None
+
+    def save(self, number: int, program: Program) -> None:
+        """Keep a part."""
+        program.save(self._path(number))
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:08d}{self._suffix}"
+
+
+@contextmanager
+def kept_parts(output: Path, settings: Mapping[str, Any]) -> Iterator[Parts]:
+    """The parts of `output`, for one process at a time; removed if the block succeeds."""
+    with exclusive(folder_of(output)):
+        parts = Parts(output, settings)
+        yield parts
+        shutil.rmtree(parts.folder)
+
+
+def folder_of(output: Path) -> Path:
+    """Where the parts of `output` are while it is not complete."""
+    return output.with_name(f"{output.name}.partial")
+
+
+def digest_of_files(paths: Sequence[str]) -> str:
+    """Changes with the names, sizes and times of change of files."""
+    states = []
+    for path in paths:
+        with suppress(OSError, ValueError):
+            found = Path(path).stat()
+            states.append((path, found.st_size, found.st_mtime_ns))
+    return digest(len(paths), states)
