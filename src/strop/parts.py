@@ -13,7 +13,7 @@ from strop.files import LOCK, exclusive, read_json, write_json
 from strop.identity import digest
 from strop.program import Program
 
-SIZE = 256
+SIZE = 1024
 """Images of a part."""
 
 _SETTINGS = "settings.json"

@@ -12,6 +12,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
+from kills import kill_savers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -583,6 +584,15 @@ def test_a_reader_sees_the_old_model_or_the_new_one(make_tokenizer, tmp_path, mo
         if not failed:
             break
     assert at > 15
+
+
+def test_a_kill_at_any_time_leaves_a_model_and_no_rubbish(make_tokenizer, tmp_path):
+    """`kills.py` does it a thousand times; see benchmarks/results/kills.json."""
+    models = [make_tokenizer(seed=seed, decoder=None) for seed in range(2)]
+    found = kill_savers(models, tmp_path / "model", 20)
+    assert found["lost"] == 0
+    assert found["unfinished"] > 5, "most kills should come in the middle of a save"
+    assert found["left_by_the_next_save"] == 0
 
 
 def test_a_reader_meets_no_mixture_while_another_process_saves(folder, tokenizer, make_tokenizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, read_json, write_json
+from strop.identity import of_dataset
+from strop.model.teacher import load_teacher
 from strop.progress import Progress, no_progress
 from strop.training import distributed
 from strop.training.loaders import split
@@ -24,6 +27,8 @@ from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
 from strop.training.run_checkpoint import check_same
 from strop.training.run_data import data_name
+
+DIGESTS = ("data files", "teacher weights")
 
 
 def sweep(
@@ -58,21 +63,27 @@ def sweep(
     facts = {
         "images": images,
         "data": data_name(data),
+        "data files": "" if isinstance(data, Tensor) else of_dataset(_opened(data)),
         "validation": None if validation is None else data_name(validation),
         "validation images": None if validation is None else _images(validation),
         "teacher": options.get("teacher"),
         "init": None if options.get("init") is None else str(options["init"]),
     }
+    digest_of = functools.cache(lambda name: load_teacher(name).digest)
     folder, results, first = Path(out), [], distributed.this_process().first
     progress = progress if first else no_progress
     with distributed.only_writer(folder):
         for number, (chosen, varied) in enumerate(zip(combinations, presets, strict=True)):
             name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
             progress(f"runs: {name}", number, len(presets))
-            done, settings = folder / name / "result.json", settings_of(varied, **facts)
+            teacher = str(options.get("teacher") or varied.model.teacher.name)
+            weights = "" if isinstance(data, Tensor) else digest_of(teacher)
+            settings = settings_of(varied, **facts, **{"teacher weights": weights})
+            done = folder / name / "result.json"
             entry = read_json(done, "sweep-run", 1) if done.is_file() else {}
             if before := entry.pop("trained", None):  # older results lack it
-                check_same(folder / name, before, settings, MAY_CHANGE)
+                known = {key: settings[key] for key in DIGESTS}  # older results lack these too
+                check_same(folder / name, {**known, **before}, settings, MAY_CHANGE)
                 results.append(entry)
                 continue
             # A function keeps at most eight compiled versions, and each run compiles two.
@@ -101,7 +112,11 @@ def sweep(
 
 
 def _images(data: str | Dataset | Tensor) -> int:
-    return len(open_dataset(data) if isinstance(data, str) else data)
+    return len(data if isinstance(data, Tensor) else _opened(data))
+
+
+def _opened(data: str | Dataset) -> Dataset:
+    return open_dataset(data) if isinstance(data, str) else data
 
 
 def _check_held_out(images: int, held_out: int) -> None:
