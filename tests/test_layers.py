@@ -20,13 +20,8 @@ SOURCE = Path(strop.__file__).parent
 
 LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
-<<<<<<< HEAD
     {"files", "config", "device", "random", "progress", "pool", "prefetch", "optional", "recorded"},
-    {"images", "metrics", "figures", "statistics", "identity", "scenes"},
-=======
-    {"files", "config", "device", "random", "progress", "pool", "prefetch"},
     {"images", "metrics", "figures", "statistics", "identity", "parquet", "scenes"},
->>>>>>> 0ab20cf (Convert what parsers raise in one place; bound what files claim)
     {"program", "squares", "listing"},
     {"model", "parts"},
     {"curriculum", "data"},

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from strop.curriculum import CurriculumState, initial_state
+from strop.model.layers import AttentionLayer
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import Recorded, materialise
 from strop.training import distributed, draws
@@ -73,6 +74,7 @@ class Stepper:
         self.state = initial_state(device)
         # The means that centre the tokens belong to the weights they were measured with, so they
         # are averaged with them.
+        self._biases = [m.kv.bias for m in tokenizer.modules() if isinstance(m, AttentionLayer)]
         self._learnt: dict[str, Tensor] = dict(self.parameters)
         self._learnt |= {n: b for n, b in tokenizer.named_buffers() if n == "quantizer.centre"}
         self.averaged: dict[str, Tensor] | None = None
@@ -169,6 +171,7 @@ class Stepper:
         outcome.loss.backward()
         with torch.no_grad():
             parameters = list(self.parameters.values())
+            self._fix_key_biases()
             distributed.sum_gradients(parameters)
             norm, norms = _clip(parameters, training.clip)
             rate = values[SCALARS.index("learning_rate")]
@@ -189,6 +192,17 @@ class Stepper:
             self._note_trouble(outcome.terms * world, norms, values[SCALARS.index("step")])
         # Detached: its graph would keep autograd nodes of this stream alive.
         return outcome._replace(loss=outcome.loss.detach())
+
+    def _fix_key_biases(self) -> None:
+        """Drop the gradient of the keys' biases.
+
+        They shift all scores of a query alike, which softmax does not feel, so their gradient is
+        rounding noise. Adam makes whole steps of noise, and the weights of two runs that differ in
+        nothing but rounding, such as one on two devices, would drift apart.
+        """
+        for bias in self._biases:
+            if bias.grad is not None:
+                bias.grad[: len(bias) // 2].zero_()
 
     def _note_trouble(self, terms: Tensor, norms: Tensor, step: Tensor) -> None:
         self.spoilt_in_a_row.add_(1).mul_(self.spoilt)
