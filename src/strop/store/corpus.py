@@ -13,7 +13,6 @@ import pyarrow as pa
 from torch import Tensor
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import expand
 from strop.data.record import Dataset
 from strop.data.remote import RemoteFiles
 from strop.data.shards import shards
@@ -21,7 +20,7 @@ from strop.data.spec import KINDS, open_dataset
 from strop.data.tables import hugging_face, lance_table, parquet
 from strop.errors import DataError, StropError, did_you_mean
 from strop.images import SUFFIXES
-from strop.listing import find_images
+from strop.listing import expand, find_images
 from strop.store.schema import key_hashes
 
 LABELS = "labels"
