@@ -176,9 +176,10 @@ def test_the_usual_formats_are_read(kind):
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    for path in (tmp_path / "none.png", tmp_path):
-        with pytest.raises(ImageError, match=rf"Cannot read {path} .* Check the path"):
-            read_image(path)
+    with pytest.raises(ImageError, match=rf"There is no file {tmp_path / 'none.png'}. Check"):
+        read_image(tmp_path / "none.png")
+    with pytest.raises(ImageError, match=rf"Cannot read {tmp_path} .* Check the path"):
+        read_image(tmp_path)
 
 
 def test_an_empty_file_is_named(tmp_path):

@@ -296,11 +296,11 @@ def plain(codes=((1, 2, 3), (4, 5, 6)), lengths=(3, 2), size=10, **more) -> Prog
         (lambda: plain().permute([2, 1, 0]), r"\[2, 1\] is not an order of the 2 active .* row 1"),
         (lambda: plain().permute([0]), r"is not an order"),
         (lambda: plain().permute([[0, 1, 2]] * 3), r"3 orders for 2 programs"),
-        (lambda: plain()[5], r"Rows 5 do not exist. This batch has 2 programs"),
-        (lambda: plain()[[0, 7]], r"do not exist"),
+        (lambda: plain()[5], r"no row 5. The rows of this batch are 0 to 1"),
+        (lambda: plain()[[0, 7]], r"no row"),
         (lambda: plain()[plain().lengths > 9], r"picks no program. Pick some of the 2"),
         (lambda: Program.cat([plain()[0], plain()[1]]), r"differ in capacity: .*program\[0:1\]"),
-        (lambda: plain()["a"], r"do not exist"),
+        (lambda: plain()["a"], r"no row 'a'"),
         (lambda: plain()[0][0], r"single program, which has no rows"),
         (lambda: Program.cat([]), r"nothing to join"),
         (lambda: Program.cat([plain(), plain(size=11)]), r"differ in codebook_size: 10 and 11"),
@@ -434,7 +434,7 @@ def test_saving_replaces_the_old_file_whole_or_not_at_all(tmp_path, monkeypatch)
 @pytest.mark.parametrize("name", ["a.csv", "a", "a.json"])
 def test_other_suffixes_are_refused(tmp_path, name):
     for use in (plain().save, Program.load):
-        with pytest.raises(FormatError, match=r"Name the file .parquet or .jsonl"):
+        with pytest.raises(FormatError, match=r"end in .parquet or .jsonl"):
             use(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
@@ -626,5 +626,7 @@ def test_language_model_input_leaves_out_holes_and_pads():
     given = program.to_lm()
     assert given["input_ids"].tolist() == [[9, 5, 7, 10], [9, 1, 10, 11]]
     assert given["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    with pytest.raises(ProgramError, match="ids below 9 are codes"):
+        program.to_lm(bos=3)
     given = program[1].to_lm(bos=20, eos=21, pad=0)
     assert given["input_ids"].tolist() == [[20, 1, 21]]

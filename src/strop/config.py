@@ -25,6 +25,9 @@ _LIMITS = {
 }
 
 
+_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """The config as plain dicts, lists, numbers and strings, ready for JSON or TOML."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
@@ -126,21 +129,30 @@ def override(config: Config, assignments: Mapping[str, Any]) -> Config:
     values = to_dict(config)
     for dotted, value in assignments.items():
         *path, last = dotted.split(".")
-        table = values
-        for depth, key in enumerate(path):
-            if not isinstance(table.get(key), dict):
-                raise ConfigError(
-                    f"Unknown key {'.'.join(path[: depth + 1])}.", _known_keys(key, list(table))
-                )
-            table = table[key]
-        if last not in table:
-            raise ConfigError(f"Unknown key {dotted}.", _known_keys(last, list(table)))
+        table: Any = values
+        for key in path:
+            table = table.get(key) if isinstance(table, dict) else None
+        if not isinstance(table, dict) or last not in table:
+            raise ConfigError(f"Unknown key {dotted}.", _nearest_key(dotted, values))
         table[last] = value
     return from_dict(type(config), values)
 
 
 def _known_keys(key: str, known: list[str]) -> str:
     return f"{did_you_mean(key, known)}Known keys: {', '.join(known)}."
+
+
+def _nearest_key(dotted: str, values: Mapping[str, Any]) -> str:
+    """A remedy for a dotted key that does not exist: the nearest one, or those of its table."""
+    table, _, last = dotted.rpartition(".")
+    keys = [(*key.rpartition("."),) for key in flatten(values)]
+    same = {name: f"{where}.{name}" for where, _, name in keys if where == table}
+    anywhere = {name: f"{where}.{name}".lstrip(".") for where, _, name in reversed(keys)}
+    for names in (same, anywhere):
+        if hint := did_you_mean(last, names):
+            name = hint.split("'")[1]
+            return hint.replace(name, names[name]).strip()
+    return f"Known keys: {', '.join(same or values)}."
 
 
 def _plain(value: Any) -> Any:
@@ -179,6 +191,6 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     if type(value) is not hint:
         raise ConfigError(
-            f"{where} is {value!r}, a {type(value).__name__}.", f"Expected a {hint.__name__}."
+            f"{where} is {value!r}.", f"Give {_TYPES.get(hint, f'a {hint.__name__}')}."
         )
     return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from strop.analysis.counterfactual import erasure
 from strop.data import ScenesDataset
+from strop.data.samples import square, squares
 from strop.errors import DataError, StoreError
 from strop.figures import (
     MUTED,
@@ -24,7 +24,7 @@ from strop.figures import (
     show_image,
 )
 from strop.files import PathLike, write_text
-from strop.images import fit_square, save_image
+from strop.images import save_image
 from strop.metrics import r2, r2_centred
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
@@ -46,8 +46,6 @@ PHOTOS = {
     "the leaves beside it": ("flower.jpg", 214, 0, 426),
 }
 """Squares of scikit-learn's sample images: file, side, top and left in pixels."""
-STORE_SQUARES, STORE_SIDES = 3, (427, 214)
-"""The store has this many squares along each side of the photographs, of two sizes."""
 MAPS = 4
 SHEET = "search.html"
 PREDICTED, FULL = "predicted lengths", "all codes"
@@ -120,11 +118,11 @@ def search_store(tokenizer: Tokenizer, folder: Path) -> Results:
     Writes a contact sheet, `search.html`. `StoreError` if the packages of stores are missing.
     """
     require("lance")
-    squares = folder / "squares"
-    for name, square in sample_squares(tokenizer.config.image_size).items():
-        save_image(squares / f"{name}.png", square)
+    source = folder / "squares"
+    for name, image in squares(tokenizer.config.image_size).items():
+        save_image(source / f"{name}.png", image)
     encode_corpus(
-        str(squares),
+        str(source),
         folder / "photos.lance",
         model="photos",
         tokenizer=tokenizer,
@@ -150,28 +148,7 @@ def render_scenes(size: int) -> tuple[Tensor, Tensor]:
 
 def sample_photos(size: int) -> Tensor:
     """`PHOTOS` as images (n, 3, size, size) uint8."""
-    return torch.stack([_square(*place, size) for place in PHOTOS.values()])
-
-
-def sample_squares(size: int) -> dict[str, Tensor]:
-    """Squares at regular places of both photographs, by name: (3, size, size) uint8 each."""
-    height, width = 427, 640
-    squares = {}
-    for file in dict.fromkeys(file for file, *_ in PHOTOS.values()):
-        for side in STORE_SIDES:
-            tops = torch.linspace(0, height - side, STORE_SQUARES).int().unique().tolist()
-            lefts = torch.linspace(0, width - side, STORE_SQUARES).int().unique().tolist()
-            for top, left in itertools.product(tops, lefts):
-                name = f"{Path(file).stem}-{side}-{top}-{left}"
-                squares[name] = _square(file, side, top, left, size)
-    return squares
-
-
-def _square(file: str, side: int, top: int, left: int, size: int) -> Tensor:
-    from sklearn.datasets import load_sample_image
-
-    photo = torch.tensor(load_sample_image(file)).permute(2, 0, 1)
-    return fit_square(photo[:, top : top + side, left : left + side], size)
+    return torch.stack([square(*place, size) for place in PHOTOS.values()])
 
 
 def evaluate(
@@ -192,7 +169,7 @@ def evaluate(
         save_image(path, image)
     encoding = tokenizer.analyse(paths)
     program, target = tokenizer.to_program(encoding).named(paths), encoding.field
-    program.save(folder / f"{name}.parquet")
+    program.save(folder / f"{name}.parquet", loads_as=name)
     if others is None:
         baseline, flat = "own mean vector everywhere", target.mean(dim=1, keepdim=True)
     else:

@@ -89,5 +89,8 @@ def reason(error: Exception) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint for a remedy: `"Did you mean 'x'? "`, or nothing if no known word is near."""
-    close = difflib.get_close_matches(word.lower(), list(known), n=1)
+    candidates = list(known)
+    close = difflib.get_close_matches(word.lower(), candidates, n=1)
+    # `lr` is short for `learning_rate`.
+    close += [name for name in candidates if word == "".join(p[0] for p in name.split("_") if p)]
     return f"Did you mean {close[0]!r}? " if close else ""

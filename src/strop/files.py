@@ -95,14 +95,14 @@ def exclusive(folder: PathLike) -> Iterator[None]:
 
     The lock dies with its process, however that ends. The thread that holds it may enter again.
     On a file system without locks, a warning says so and nothing is locked. The folder is made if
-    it does not exist, and removed at the end if it is still empty.
+    it does not exist, and removed at the end, with parents that were made, if it is still empty.
     """
     target = Path(folder).resolve()
     thread, _ = _locked.get(target, (None, -1))
     if thread == threading.get_ident():
         yield
         return
-    new = not target.exists()
+    new = [each for each in (target, *target.parents) if not each.exists()]
     descriptor = _lock_folder(target)
     _locked[target] = threading.get_ident(), descriptor
     try:
@@ -116,9 +116,9 @@ def exclusive(folder: PathLike) -> Iterator[None]:
                     (target / LOCK).unlink()
         finally:
             os.close(descriptor)
-        if new:
-            with suppress(OSError):
-                target.rmdir()
+        with suppress(OSError):  # it is not empty
+            for each in new:
+                each.rmdir()
 
 
 def _lock_folder(folder: Path) -> int:

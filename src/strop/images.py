@@ -179,6 +179,8 @@ def _open_file(path: str | os.PathLike[str], name: str) -> IO[bytes]:
                 _SHRINK,
             )
         return Path(path).open("rb")
+    except FileNotFoundError as error:
+        raise ImageError(f"There is no file {name}.", "Check the path.") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ImageError(
             f"Cannot read {name} ({getattr(error, 'strerror', None) or error}).",

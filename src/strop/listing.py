@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 from collections import deque
@@ -31,8 +32,10 @@ def find_images(patterns: Sequence[str]) -> list[str]:
                     f"It should hold files ending in {', '.join(sorted(SUFFIXES))}.",
                 )
             found += [str(path / name) for name in names]
-        elif path.exists() or not glob.has_magic(pattern):
+        elif path.exists() or (path.suffix.lower() in SUFFIXES and not glob.has_magic(pattern)):
             found.append(str(path))  # reading reports a missing file
+        elif not glob.has_magic(pattern):
+            raise missing(path)
         else:
             # `Path.glob` does not take absolute patterns.
             matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
@@ -41,6 +44,17 @@ def find_images(patterns: Sequence[str]) -> list[str]:
                 raise DataError(f"No file matches {pattern}.", "Check the pattern.")
             found += files
     return list(dict.fromkeys(found))
+
+
+def missing(path: Path) -> DataError:
+    """The error for a path that does not exist. It names the nearest one that does."""
+    parent = path.parent
+    if not parent.is_dir():
+        return missing(parent)
+    names = [each.name for each in parent.iterdir()]
+    near = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"Did you mean {parent / near[0]}? " if near else ""
+    return DataError(f"There is no file or folder {path}.", f"{hint}Check the path.")
 
 
 def expand(path: PathLike) -> Path:

@@ -28,6 +28,7 @@ MAX_CODES = 4096
 """The most codes that a program in a file may have; no model has more."""
 
 _HEADER = ("codebook_size", "model")
+LOADS_AS = "loads_as"
 _LISTS = ("codes", "rest", "erased")
 _DIGEST = b"strop.digest"
 
@@ -100,7 +101,7 @@ class Program:
             picked = rows[wanted]
         except (IndexError, TypeError, RuntimeError, ValueError) as error:
             raise ProgramError(
-                f"Rows {index!r} do not exist.", f"This batch has {len(self)} programs."
+                f"There is no row {index!r}.", f"The rows of this batch are 0 to {len(self) - 1}."
             ) from error
         if picked.ndim and not len(picked):
             raise ProgramError(
@@ -306,6 +307,11 @@ class Program:
             first + offset if given is None else given
             for offset, given in enumerate((bos, eos, pad))
         )
+        if min(begin, end) < first:
+            raise ProgramError(
+                f"bos and eos are {begin} and {end}, but ids below {first} are codes.",
+                f"Give ids of at least {first}, or omit them.",
+            )
         rows = [[begin, *row.codes[row.active].tolist(), end] for row in self.to("cpu").as_batch()]
         longest = max(map(len, rows))
         ids = [row + [padding] * (longest - len(row)) for row in rows]
@@ -314,17 +320,24 @@ class Program:
 
     # Files.
 
-    def save(self, path: PathLike) -> None:
-        """Write all programs to `.parquet` or `.jsonl`, exactly and atomically."""
+    def save(self, path: PathLike, *, loads_as: str = "") -> None:
+        """Write all programs to `.parquet` or `.jsonl`, exactly and atomically.
+
+        The file keeps `loads_as`, a name, folder or hub id of the model, for `strop decode`.
+        """
         suffix = _suffix(path)
         if suffix == ".jsonl":
             rows = self._rows()
             tag = {"format": format_tag("program", FORMAT), **self._header()}
+            tag |= {LOADS_AS: loads_as} if loads_as else {}
             write_text(path, "".join(json.dumps({**tag, **row}) + "\n" for row in rows))
             return
         import pyarrow.parquet as pq
 
         table = self.to_arrow()
+        if loads_as:
+            known = table.schema.metadata
+            table = table.replace_schema_metadata({**known, LOADS_AS: loads_as})
         with atomic_path(path) as temporary:
             pq.write_table(table, temporary, write_page_checksum=True)
 
@@ -484,6 +497,17 @@ class Program:
             }
 
 
+def loads_as(path: PathLike) -> str:
+    """What `strop.load` takes for the model of a sound file of programs; "" if it is not known."""
+    if _suffix(path) == ".jsonl":
+        with Path(path).open(encoding="utf-8") as file:
+            return str(json.loads(file.readline()).get(LOADS_AS, ""))
+    import pyarrow.parquet as pq
+
+    stored = pq.read_schema(path).metadata or {}
+    return stored.get(LOADS_AS.encode(), b"").decode(errors="replace")
+
+
 def check_range(values: Tensor, low: int, high: int, what: str) -> None:
     """Refuse numbers outside [low, high]; the error calls them `what`."""
     wrong = values[(values < low) | (values > high)]
@@ -502,8 +526,8 @@ def _suffix(path: PathLike) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise FormatError(
-            f"Programs are not kept in {suffix or 'files without a suffix'}: {path}.",
-            f"Name the file {' or '.join(SUFFIXES)}.",
+            f"{path} is not a file of programs.",
+            f"Files of programs end in {' or '.join(SUFFIXES)}.",
         )
     return suffix
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from torch import Tensor
 
+from strop.model.length_head import LengthHeadConfig
 from strop.model.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -55,5 +57,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, image
 def address(tokenizer: Tokenizer, folder: Path) -> Iterator[str]:
     from serving import served
 
-    with served(tokenizer, gallery=folder / "gallery") as address:
+    # As a model of scenes, so that the page starts with one of few patches.
+    model = copy.copy(tokenizer)
+    model.about = {"data": "scenes:"}
+    with served(model, gallery=folder / "gallery") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def photo_address(
+    make_tokenizer: Callable[..., Tokenizer], folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """An inspector of a model of photographs with a rate head, and a store."""
+    from serving import served
+
+    from strop.store.encode import encode_corpus
+    from strop.store.store import open_store
+
+    rated = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(32,)))
+    path = tmp_path_factory.mktemp("store") / "photos.lance"
+    encode_corpus(str(folder), path, model="rated", tokenizer=rated, workers=0)
+    with served(rated, store=open_store(path, model=rated)) as address:
         yield address

@@ -16,6 +16,7 @@ from torch import Tensor
 import strop
 from strop import Program, Tokenizer
 from strop.cli import codes, console
+from strop.data import ScenesDataset
 from strop.images import save_image
 from strop.model.length_head import LengthHeadConfig
 
@@ -199,21 +200,50 @@ def test_names_with_brackets_are_not_markup(
     assert (status, "x[/b].jsonl" in err) == (1, True)
 
 
-@pytest.mark.parametrize("command", ["encode", "interpret", "decode"])
 def test_without_a_bundled_model_one_must_be_given(
-    command: str, run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
+    run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strop.model.teacher.BUNDLED", tmp_path)
-    run("encode", pictures, "-m", model, "-o", tmp_path / "a.jsonl")
-    source = pictures if command == "encode" else tmp_path / "a.jsonl"
-    target = {"encode": "b.jsonl", "interpret": "f.safetensors", "decode": "seen"}[command]
-    status, _, err = run(command, source, "-o", tmp_path / target)
+    status, _, err = run("encode", pictures, "-o", tmp_path / "a.jsonl")
     assert status == 1
     assert "none is bundled" in err
     assert "-m" in err
     shutil.copytree(model, tmp_path / "photos")
-    assert run(command, source, "-o", tmp_path / target)[0] == 0
-    assert (tmp_path / target).exists()
+    assert run("encode", pictures, "-o", tmp_path / "a.jsonl")[0] == 0
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_programs_find_the_model_that_wrote_them(
+    suffix: str, run: Run, model: Path, pictures: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(model, tmp_path / "own")
+    file, field = tmp_path / f"a{suffix}", tmp_path / "f.safetensors"
+    run("encode", pictures, "-m", own, "-o", file)
+    assert run("interpret", file, "-o", field)[0] == 0
+    assert run("decode", file, "-o", tmp_path / "seen")[0] == 0
+    own.rename(tmp_path / "moved")
+    status, _, err = run("interpret", file, "-o", field)
+    assert (status, f"The model {own} that wrote {file}" in err, "-m MODEL" in err) == (
+        1,
+        True,
+        True,
+    )
+    assert run("interpret", file, "-o", field, "-m", tmp_path / "moved")[0] == 0
+
+
+def test_a_bundled_model_is_found_without_its_name(run: Run, tmp_path: Path) -> None:
+    scenes = strop.load("scenes", device="cpu")
+    images = ScenesDataset(2, size=scenes.config.image_size).images([0, 1])
+    scenes.encode(images).save(tmp_path / "a.jsonl")
+    status, _, err = run("interpret", tmp_path / "a.jsonl", "-o", tmp_path / "f.safetensors")
+    assert (status, "(2, 64, 192)" in err) == (0, True), err
+
+
+def test_specs_are_encoded(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
+    status, out, _ = run("encode", "scenes:?n=2&size=64", pictures, "-m", model, "--json")
+    names = [row["name"] for row in json.loads(out)["programs"]]
+    assert (status, len(names)) == (0, 5)
+    assert names[2] == str(pictures / "inner" / "0.png")
 
 
 def test_decode_holds_one_batch_of_fields_at_a_time(

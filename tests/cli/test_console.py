@@ -28,7 +28,7 @@ Run = Callable[..., tuple[int, str, str]]
 def test_a_full_disk_is_reported(
     error: Exception, run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(Program, "save", fail)
@@ -41,7 +41,7 @@ def test_a_full_disk_is_reported(
 def test_an_interrupt_ends_quietly(
     run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Program, "save", interrupt)

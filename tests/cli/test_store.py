@@ -73,7 +73,7 @@ def test_an_exported_file_holds_the_programs(run: Run, store: Path, tmp_path: Pa
     ("arguments", "message"),
     [
         (("store", "info", "nothing.lance"), "There is no store at nothing.lance"),
-        (("encode", "{pictures}", "-o", "a.txt"), "Name it .parquet or .jsonl, or .lance"),
+        (("encode", "{pictures}", "-o", "a.txt"), "Name it .parquet or .jsonl or .lance"),
         (("encode", "{pictures}", "-o", "{pictures}/"), "is not a store"),
         (("encode", "{pictures}", "-o", "a.lance", "--engine", "spark"), "no engine 'spark'"),
         (("encode", "voc:/none", "-o", "a.lance"), "/none does not exist"),

@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from strop.cli import train as commands
-from strop.errors import ConfigError, StropError, TrainingError
+from strop.errors import ConfigError, DataError, StropError, TeacherError, TrainingError
 from strop.training.distributed import Workers
 from strop.training.field_cache import open_fields
 
@@ -119,6 +119,16 @@ def test_dry_run(tmp_path: Path) -> None:
     assert facts["trainable parameters"] > 0
 
 
+def test_a_dry_run_opens_the_data_and_the_teacher(pictures: str) -> None:
+    given = ("train", "strop-nano", "--dry-run", "--json", *SMALL, "--data")
+    facts = json.loads(run(*given, pictures, "--batch", 4))
+    assert (facts["training images"], facts["held-out images"]) == (22, 2)
+    with pytest.raises(DataError, match="no folder nowhere"):
+        run(*given, "nowhere")
+    with pytest.raises(TeacherError, match="Unknown teacher 'nobody'"):
+        run(*given, pictures, "--teacher", "nobody")
+
+
 def test_sweep(pictures: str, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     axis = "--axis=training.seed=0,1"
@@ -168,7 +178,7 @@ def test_unknown_keys_and_a_model_that_cannot_be_written_back(pictures: str) -> 
     with pytest.raises(ConfigError, match="--out"):
         run("train-decoder", "someone/model", "--data", pictures)
     with pytest.raises(ConfigError, match="--out"):
-        run("train-lengths", "scenes", "--data", pictures, "--mean", 8)
+        run("train-lengths", "scenes", "--data", pictures)
 
 
 def _small(tmp_path: Path) -> Path:

@@ -78,7 +78,8 @@ def test_every_text_that_parses_comes_back(text: str) -> None:
     [
         ("cityscape:/x?a=1", "Did you mean 'cityscapes'"),
         ("vox:/x", "Did you mean 'voc'"),
-        ("nothing", "no kind of data 'nothing'"),
+        ("nothing", "no folder nothing"),
+        ("scene", "Did you mean 'scenes:'"),
         ("", "no kind of data"),
         ("voc:/x?spilt=val", "no parameter 'spilt'. Did you mean 'split'"),
         ("voc:/x?limit=ten", "'limit' of 'voc' is 'ten'"),

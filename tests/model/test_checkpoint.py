@@ -367,7 +367,7 @@ def a_shard_from_elsewhere(folder):
         (an_absurd_version, r"is not a strop model file"),
         (no_model_in_it, r"does not describe a model"),
         (an_unknown_key, r"Unknown key model.max_lenght. Did you mean 'max_length'\?"),
-        (a_wrong_type, r"model.max_length is '12', a str. Expected a int"),
+        (a_wrong_type, r"model.max_length is '12'. Give a whole number"),
         (a_wrong_value, r"image_size is 100"),
         (a_removed_setting, r"model.interpreter.joint is True, a setting that was removed. Use"),
         (a_missing_setting, r"lacks model.generator.heads"),

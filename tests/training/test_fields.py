@@ -401,12 +401,22 @@ def test_a_run_on_another_teacher_continues_with_it_and_nothing_else_changed(pic
 
 
 def test_data_that_cannot_be_used_is_refused_by_name():
-    with pytest.raises(TrainingError, match="fewer than one batch of 8"):
-        train(tiny_preset(), tiny_fields(5))
     with pytest.raises(TrainingError, match=r"Fields of shape \(20, 2, 4, 9\)"):
         train(tiny_preset(), tiny_fields(20)[..., :9])
     with pytest.raises(TrainingError, match="fewer than one batch"):
-        open_data(tiny_preset(batch=64), tiny_fields(20), workers=ALONE, device=CPU)
+        open_data(tiny_preset(), tiny_fields(1), workers=Workers(world=2), device=CPU)
+
+
+@pytest.mark.parametrize(("processes", "batch"), [(1, 16), (3, 12)])
+def test_a_batch_shrinks_to_what_the_images_fill(processes, batch):
+    with pytest.warns(UserWarning, match=f"batches have {batch} images"):
+        data = open_data(
+            tiny_preset(batch=96, held_out=2),
+            tiny_fields(20),
+            workers=Workers(world=processes),
+            device=CPU,
+        )
+    assert data.training.batch == batch
 
 
 def test_batches_hold_only_images_that_are_kept():

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import signal
+import sys
+import warnings
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
+from rich.console import Console
 from tiny_training import (
     K,
     tiny_centred_config,
@@ -24,7 +31,8 @@ from strop.model.interpreter import prefix_mask
 from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig
-from strop.training.callbacks import Callback, TensorBoard, read_metrics
+from strop.progress import no_progress, shown
+from strop.training.callbacks import LOGS, Callback, TensorBoard, read_metrics
 from strop.training.forward import METRICS
 from strop.training.loop import codebook_health, summary, train, warm_start
 from strop.training.run_checkpoint import checkpoint_paths
@@ -298,3 +306,72 @@ def test_the_progress_of_fields_is_reported():
     train(preset, data, cache="memory", progress=lambda *report: shown.append(report))
     assert shown[0] == ("computing fields", 12, 12)
     assert shown[-1][1:] == (1, 1)
+
+
+def test_few_images_shrink_the_batch_before_fields_are_computed(tmp_path):
+    teacher = TeacherConfig(name="random:tiny", width=192, scale=0.4)
+    preset = tiny_preset(steps=2, batch=64, held_out=2, model=tiny_config(teacher=teacher))
+    order = []
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: order.append(str(message))
+        result = train(
+            preset,
+            "scenes:?n=12&seed=0&size=32",
+            out=tmp_path,
+            cache="memory",
+            progress=lambda task, *_: order.append(task),
+        )
+    assert order[0].startswith("There are 11 training images, fewer than a batch of 64")
+    assert order[1] == "computing fields"
+    assert json.loads((tmp_path / "run.json").read_text())["training"]["batch"] == 8
+    resumed = train(
+        preset, "scenes:?n=12&seed=0&size=32", out=tmp_path, cache="memory", resume=True
+    )
+    assert resumed.step == result.step
+
+
+def test_a_model_below_the_mean_field_is_saved_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="no more than the mean field"):
+        train(tiny_preset(steps=1), tiny_fields(60), out=tmp_path)
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "> **Warning.** On held-out images this model explains no more than" in card
+    for name in ("losses", "lengths", "r2"):  # a run of one step has plots with points
+        with Image.open(tmp_path / f"{name}.png") as picture:
+            colours = picture.convert("RGB").getcolors(1 << 24)
+        assert any(max(colour) - min(colour) > 60 for _, colour in colours), name
+
+
+def test_metrics_are_logged(tmp_path, caplog, monkeypatch):
+    with caplog.at_level(logging.INFO, logger="strop.training"):
+        train(tiny_preset(), tiny_fields(60))
+    assert "step 60/60 loss" in caplog.text
+    assert "step 60 held-out R² centred" in caplog.text
+
+
+def test_weights_and_biases_gets_all_metrics(tmp_path, monkeypatch):
+    calls = []
+    run = SimpleNamespace(
+        log=lambda scalars, step: calls.append((step, scalars)),
+        finish=lambda exit_code: calls.append(("finish", exit_code)),
+    )
+    wandb = SimpleNamespace(init=lambda **options: calls.append(("init", options)) or run)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    train(tiny_preset(), tiny_fields(60), out=tmp_path, callbacks=[LOGS["wandb"](tmp_path)])
+    assert calls[0][1]["name"] == tmp_path.name
+    assert calls[0][1]["config"]["training"]["steps"] == 60
+    assert calls[-1] == ("finish", 0)
+    logged = dict(calls[1:-1])
+    assert any("training/loss" in scalars for _, scalars in calls[1:-1])
+    assert "validation/r2_centred" in logged[60]
+
+
+def test_bars_are_shown_unless_logging_is(monkeypatch):
+    monkeypatch.setattr(Console, "is_terminal", True)
+    drawn = []
+    monkeypatch.setattr("strop.progress.bars", lambda console: nullcontext(drawn.append))
+    for quiet in (False, True):
+        with shown(True, quiet=quiet) as report:
+            assert (report is no_progress) == quiet
+    with shown(False, quiet=False) as report:
+        assert report is no_progress

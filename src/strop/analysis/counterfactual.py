@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.errors import ProgramError
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
@@ -34,6 +35,11 @@ def erasure(
     Other edits: "delete" closes the gap, "replace" puts a random other code, drawn with `seed`, in
     the token's place. All edits of all programs are interpreted together, `batch` at a time.
     """
+    if not isinstance(program, Program):
+        raise ProgramError(
+            f"A {type(program).__name__} is not a program.",
+            "Call erasure(tokenizer, program) with what `encode` returns.",
+        )
     rows = program.as_batch().to(tokenizer.device)
     grid = tokenizer.config.grid
     maps = torch.zeros(*rows.codes.shape, grid**2, device=rows.codes.device)

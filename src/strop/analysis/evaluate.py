@@ -25,6 +25,7 @@ from strop.analysis.frame import (
     identities,
     make_options,
 )
+from strop.analysis.probes.protocol import find_protocol
 from strop.analysis.registry import ANALYSES, EVALUATIONS
 from strop.analysis.subject import Subject
 from strop.config import to_dict
@@ -113,6 +114,7 @@ def evaluate(
     for length in probe_lengths:
         check_range(torch.tensor(length), 1, tokenizer.config.max_length, "length")
     names = choose_suites(suites)
+    find_protocol(protocol)
     settings = {
         "seed": seed,
         "protocol": protocol,

@@ -24,27 +24,30 @@ from strop.cli.console import (
     Engine,
     Json,
     Model,
+    check_suffix,
     check_writable,
     complain,
     load_model,
     out,
     parse_length,
+    plural,
     print_json,
     progress_bars,
     say,
 )
-from strop.errors import FormatError, ImageError
+from strop.errors import FormatError, ModelError, StropError
 from strop.files import atomic_path, format_tag
-from strop.images import save_image
-from strop.listing import find_images
+from strop.images import read_square, save_image
+from strop.model.checkpoint import list_models
 from strop.model.graph_engine import use_graphs
 from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
 from strop.model.model_engine import ENGINES
 from strop.model.tokenizer import Tokenizer
 from strop.parts import SIZE, digest_of_files, kept_parts
-from strop.program import SUFFIXES, Program
+from strop.program import SUFFIXES, Program, loads_as
 from strop.progress import Progress
+from strop.store.corpus import Corpus
 from strop.store.encode import SLICE, encode_corpus
 from strop.store.store import is_store
 
@@ -56,8 +59,9 @@ def encode(
     data: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders or globs of images. For a store also datasets such as "
-            "voc:PATH?split=val, .tar and .parquet files, and URLs."
+            metavar="DATA",
+            help="Files, folders or globs of images; specs such as voc:PATH?split=val; .tar and "
+            ".parquet files; URLs.",
         ),
     ],
     target: Annotated[
@@ -159,18 +163,20 @@ def encode(
         )
         return
     output = None if target is None else Path(target)
-    if output is not None and output.suffix.lower() not in SUFFIXES:
-        raise FormatError(
-            f"{output.name} is not a file for programs.",
-            f"Name it {' or '.join(SUFFIXES)}, or .lance for a store.",
-        )
     if output is not None:
+        check_suffix(output, *SUFFIXES, ".lance")
         check_writable(output)
-    paths = find_images(data)
+    corpus = Corpus(data)
     tokenizer = load_model(model, device, engine)
     rule.check(tokenizer.config)
     use_graphs(tokenizer, batch)
-    program, broken = _encode(tokenizer, paths, rule, batch, output)
+    writes_as = model or DEFAULT_MODEL
+    if (paths := corpus.paths) is not None:
+        program, broken = _encode(tokenizer, paths, rule, batch, output, writes_as)
+    else:
+        program, broken = _encode_corpus(tokenizer, corpus, rule, batch)
+        if program is not None and output is not None:
+            program.save(output, loads_as=writes_as)
     missed = _missed(tokenizer, rule, program)
     if as_json:
         print_json(_summary(program, output, missed, broken))
@@ -178,12 +184,12 @@ def encode(
         _show(program, output)
     if missed:
         verb = "reach" if rule.verify else "are expected to reach"
-        read = len(paths) - len(broken)
+        read = len(corpus) - len(broken)
         say(f"{len(missed)} of {read} images do not {verb} the quality: {', '.join(missed)}")
     for problem in broken.values():
         complain("skipped", problem)
     if broken:
-        say(f"{len(broken)} of {len(paths)} images could not be read.")
+        say(f"{len(broken)} of {plural(len(corpus), 'image')} could not be read.")
         raise typer.Exit(1)
 
 
@@ -229,11 +235,9 @@ def interpret(
 
     The output holds one tensor, `field` (B, S, d_enc), in the teacher's scale.
     """
-    if output.suffix.lower() != ".safetensors":
-        raise FormatError(f"{output.name} is not a file for fields.", "Name it .safetensors.")
+    check_suffix(output, ".safetensors")
     check_writable(output)
-    program = Program.load(programs)
-    tokenizer = load_model(model, device, engine)
+    program, tokenizer = _load(programs, model, device, engine)
     use_graphs(tokenizer, batch)
     with progress_bars() as progress:
         parts = _interpret(tokenizer, program, batch, "interpreting", progress)
@@ -262,8 +266,7 @@ def decode(
 ) -> None:
     """Turn programs into preview images, one PNG each."""
     check_writable(output, folder=True)
-    program = Program.load(programs)
-    tokenizer = load_model(model, device, engine)
+    program, tokenizer = _load(programs, model, device, engine)
     use_graphs(tokenizer, batch)
     width = len(str(len(program) - 1))
     number = 0
@@ -276,17 +279,44 @@ def decode(
     if as_json:
         print_json({"pictures": number, "output": str(output)})
     else:
-        say(f"Wrote {number} pictures to {output}")
+        say(f"Wrote {plural(number, 'picture')} to {output}")
+
+
+def _load(
+    programs: Path, model: str | None, device: str | None, engine: Engine
+) -> tuple[Program, Tokenizer]:
+    """The programs in a file, and the model that is given, or else the one that wrote them."""
+    program = Program.load(programs)
+    if model is not None:
+        return program, load_model(model, device, engine)
+    named = loads_as(programs)
+    for name in dict.fromkeys([*([named] if named else []), DEFAULT_MODEL, *list_models()]):
+        try:
+            tokenizer = load_model(name, device, engine)
+        except (ModelError, FormatError):  # it was moved, or is not bundled here
+            continue
+        if not program.model or tokenizer.wrote(program.model):
+            return program, tokenizer
+    where = f" {named}" if named else ""
+    raise ModelError(
+        f"The model{where} that wrote {programs} ({program.model}) is not here.",
+        "Name it with -m MODEL: a folder or a hub id.",
+    )
 
 
 def _encode(
-    tokenizer: Tokenizer, paths: list[str], rule: LengthRule, batch: int, output: Path | None
-) -> tuple[Program | None, dict[str, ImageError]]:
+    tokenizer: Tokenizer,
+    paths: list[str],
+    rule: LengthRule,
+    batch: int,
+    output: Path | None,
+    writes_as: str,
+) -> tuple[Program | None, dict[str, StropError]]:
     """Encode images part by part and write the output: all programs, and the unreadable images."""
     # With a mean length, the length of each program depends on all images.
     size = SIZE if rule.mean_length is None else len(paths)
     programs: list[Program] = []
-    broken: dict[str, ImageError] = {}
+    broken: dict[str, StropError] = {}
     with ExitStack() as stack:
         progress = stack.enter_context(progress_bars())
         parts = None
@@ -311,7 +341,7 @@ def _encode(
             progress("encoding", start + len(some), len(paths))
         program = Program.cat(programs) if programs else None
         if program is not None and output is not None:
-            program.save(output)
+            program.save(output, loads_as=writes_as)
     return program, broken
 
 
@@ -321,13 +351,45 @@ def _encode_part(
     paths: list[str],
     rule: LengthRule,
     batch: int,
-    broken: dict[str, ImageError],
+    broken: dict[str, StropError],
 ) -> Program | None:
     first = next(squares, None)
     if first is None:
         return None
     program = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
     return program.named([path for path in paths if path not in broken]).to("cpu")
+
+
+def _encode_corpus(
+    tokenizer: Tokenizer, corpus: Corpus, rule: LengthRule, batch: int
+) -> tuple[Program | None, dict[str, StropError]]:
+    """Like `_encode`, for images that are not files."""
+    config = tokenizer.config
+    names: list[str] = []
+    broken: dict[str, StropError] = {}
+
+    def batches(progress: Progress) -> Iterator[Tensor]:
+        for start in range(0, len(corpus), batch):
+            squares = []
+            for item in corpus.items(range(start, min(start + batch, len(corpus)))):
+                try:
+                    if isinstance(item.image, StropError):
+                        raise item.image
+                    squares.append(read_square(item.image, config.image_size, config.fit))
+                    names.append(item.image if isinstance(item.image, str) else item.key)
+                except StropError as error:
+                    broken[item.key] = error
+            if squares:
+                yield torch.stack(squares).to(tokenizer.device)
+            progress("encoding", len(names) + len(broken), len(corpus))
+
+    with progress_bars() as progress:
+        squares = batches(progress)
+        first = next(squares, None)
+        if first is None:
+            return None, broken
+        program = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
+    return program.named(names).to("cpu"), broken
 
 
 def _settings(tokenizer: Tokenizer, paths: list[str], rule: LengthRule) -> dict[str, Any]:
@@ -345,7 +407,7 @@ def _read(
     tokenizer: Tokenizer,
     paths: list[str],
     batch: int,
-    broken: dict[str, ImageError],
+    broken: dict[str, StropError],
     progress: Progress,
     before: int,
     total: int,
@@ -393,7 +455,7 @@ def _summary(
     program: Program | None,
     output: Path | None,
     missed: list[str],
-    broken: dict[str, ImageError],
+    broken: dict[str, StropError],
 ) -> dict[str, Any]:
     """The output of `encode --json`. Without a program, every image was broken."""
     rows = zip(program.names, program, strict=True) if program else ()
@@ -420,8 +482,8 @@ def _show(program: Program, output: Path | None) -> None:
     if output is not None:
         lengths = program.lengths.float()
         say(
-            f"Wrote {len(program)} programs to {output}: mean length {lengths.mean():.1f}, "
-            f"from {int(lengths.min())} to {int(lengths.max())}"
+            f"Wrote {plural(len(program), 'program')} to {output}: "
+            f"mean length {lengths.mean():.1f}, from {int(lengths.min())} to {int(lengths.max())}"
         )
         return
     # In a narrow terminal codes wrap and names are not cut.

@@ -5,28 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bars
 from rich.text import Text
 
-from strop.errors import DataError, ModelError, ProgramError, StropError
+from strop.errors import DataError, FormatError, ModelError, ProgramError, StropError
 from strop.pool import cores
-from strop.progress import Progress
+from strop.progress import Progress, bars
 
 if TYPE_CHECKING:
     from strop.model.tokenizer import Tokenizer
@@ -74,44 +64,9 @@ Workers = Annotated[
 ]
 
 
-class _RateColumn(ProgressColumn):
-    """Items per second."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f}/s" if task.speed else "", style="progress.data.speed")
-
-
-@contextmanager
-def progress_bars() -> Iterator[Progress]:
-    """A `strop.progress.Progress` that draws a bar on stderr for each task.
-
-    A bar shows count, rate and time left. Text after a colon in the name of a task is its status:
-    "training" and "training: loss 0.31" are the same bar.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _RateColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, console=err, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def report(task: str, done: int, total: int) -> None:
-            name = task.partition(":")[0]
-            if name not in tasks:
-                tasks[name] = bars.add_task(task, total=total)
-            bars.update(tasks[name], description=task, completed=done, total=total)
-
-        yield report
-
-
-@contextmanager
-def counting(task: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar as a function of (done, total)."""
-    with progress_bars() as report:
-        yield lambda done, total: report(task, done, total)
+def progress_bars() -> AbstractContextManager[Progress]:
+    """A `strop.progress.Progress` that draws bars on stderr."""
+    return bars(err)
 
 
 def say(text: str) -> None:
@@ -141,6 +96,19 @@ def load_model(name: str | None, device: str | None, engine: str = "torch") -> T
             "Name one with -m MODEL, or install strop with its weights.",
         )
     return load(default if name is None else name, device=device, engine=engine)
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and its noun: `1 program`, `1,024 programs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def check_suffix(output: Path, *suffixes: str) -> None:
+    """Raise if the name of an output file does not end in one of `suffixes`."""
+    if output.suffix.lower() not in suffixes:
+        raise FormatError(
+            f"The output {output} has another suffix.", f"Name it {' or '.join(suffixes)}."
+        )
 
 
 def check_writable(output: Path, *, folder: bool = False) -> None:

@@ -13,7 +13,7 @@ from strop.cli.console import Json, out, print_json
 from strop.config import to_dict
 from strop.errors import ModelError, TeacherError, did_you_mean
 from strop.model.checkpoint import find_folder, list_models, load_folder, read_config
-from strop.model.teacher import BUNDLED, teacher_parameters
+from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.training.preset import load_preset, preset_names
 
@@ -87,16 +87,8 @@ def _model_folder(name: str) -> Path:
     try:
         return find_folder(name)
     except ModelError as error:
-        if (card := BUNDLED / name / "README.md").is_file():
-            raise ModelError(
-                f"{name} is a bundled teacher, not a model.",
-                f"Use it with --teacher. Its card is {card}.",
-            ) from error
-        presets = preset_names()
-        raise ModelError(
-            error.problem,
-            f"{did_you_mean(name, presets)}{error.remedy} Presets: {', '.join(presets)}.",
-        ) from error
+        error.remedy = did_you_mean(name, preset_names()) + error.remedy
+        raise
 
 
 def _list_all(as_json: bool) -> None:

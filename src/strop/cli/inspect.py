@@ -10,6 +10,7 @@ import typer
 
 from strop.cli.console import DEFAULT_MODEL, Device, load_model, out
 from strop.errors import ConfigError
+from strop.store.store import open_store
 
 
 def inspect(
@@ -21,7 +22,10 @@ def inspect(
     ] = None,
     gallery: Annotated[
         Path | None,
-        typer.Option(help="Folder of images to look codes up in. Default: rendered scenes."),
+        typer.Option(help="Folder of images to look codes up in. Default: sample images."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Store to search, on the page's Search tab.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8765,
     host: Annotated[
@@ -49,10 +53,18 @@ def inspect(
         if browser:
             webbrowser.open(address)
 
+    opened = None
+    if store is None:
+        tokenizer = load_model(model, device)
+    else:
+        opened = open_store(store)
+        model = model or opened.info.model
+        tokenizer = opened.model = load_model(model, device)
     serve(
-        load_model(model, device),
+        tokenizer,
         name=_display_name(model),
         gallery=gallery,
+        store=opened,
         host=host,
         port=port,
         token=token,

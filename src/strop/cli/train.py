@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from strop.cli.console import (
     Json,
     ModelArgument,
     Workers,
+    check_writable,
     out,
     print_json,
     progress_bars,
@@ -29,17 +31,17 @@ from strop.cli.console import (
 )
 from strop.config import flatten, to_dict
 from strop.device import choose_device
-from strop.errors import ConfigError
+from strop.errors import ConfigError, did_you_mean
 from strop.files import exclusive
 from strop.model.checkpoint import list_models, load
 from strop.model.tokenizer import Tokenizer
-from strop.training.callbacks import TensorBoard
+from strop.training.callbacks import LOGS, Callback
 from strop.training.decoder_training import train_decoder as fit_decoder
 from strop.training.distributed import this_process
 from strop.training.lengths import LENGTHS
 from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training
-from strop.training.plan import describe, measure
+from strop.training.plan import describe, describe_data, measure
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.run_data import cache_fields
 from strop.training.sweep import sweep as run_sweep
@@ -69,19 +71,34 @@ def train(
     validation: Validation = None,
     teacher: TeacherName = None,
     cache: Cache = None,
-    resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint in --out.")] = False,
-    init: Annotated[str | None, typer.Option(help="A model to start from.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")
+    ] = False,
+    init: Annotated[
+        str | None, typer.Option(help="Start from the weights of this model, as far as they fit.")
+    ] = None,
     settings: Settings = None,
-    dry_run: Annotated[bool, typer.Option(help="Say what the run would be, and time it.")] = False,
+    logs: Annotated[
+        list[str] | None,
+        typer.Option("--log", help=f"Also log metrics to {' or '.join(LOGS)}. Repeatable."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Open the data and the teacher, print the configuration, time a step."
+        ),
+    ] = False,
     workers: Workers = WORKERS,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Train a tokenizer. Under torchrun, on several GPUs or machines."""
+    """Train a tokenizer. Start it with `torchrun` to use several GPUs or machines."""
     plan = _resolved(preset, steps, batch, settings)
+    callbacks = [_log(name)(folder) for name in logs or ()]
     if dry_run:
-        _dry_run(plan, device, as_json)
+        _dry_run(plan, data, validation, teacher, device, as_json)
         return
+    check_writable(folder, folder=True)
     with progress_bars() as bars:
         result = run_training(
             plan,
@@ -92,7 +109,7 @@ def train(
             teacher=teacher,
             resume=resume,
             init=load(init, device="cpu") if init else None,
-            callbacks=[TensorBoard(folder / "tensorboard")],
+            callbacks=callbacks,
             progress=bars,
             device=device,
             loading_workers=workers,
@@ -105,7 +122,7 @@ def train(
         _print_metrics(result.metrics)
         out.print(f"The model is in {folder / 'model'}", soft_wrap=True)
     else:
-        out.print(f"Stopped after step {result.step}; go on with --resume.")
+        out.print(f"Stopped after step {result.step}. Continue with --resume.")
 
 
 def train_decoder(
@@ -276,12 +293,34 @@ def _resolved(
         changes["training.steps"] = steps
     if batch is not None:
         changes["training.batch"] = batch
-    return load_preset(preset, changes)
+    try:
+        return load_preset(preset, changes)
+    except ConfigError as error:
+        error.problem = error.problem.replace("config.", "--set ", 1)
+        raise
 
 
-def _dry_run(preset: Preset, device: str | None, as_json: bool) -> None:
+def _log(name: str) -> Callable[[Path], Callback]:
+    if name not in LOGS:
+        raise ConfigError(
+            f"--log is {name!r}.", f"{did_you_mean(name, LOGS)}Give {' or '.join(LOGS)}."
+        )
+    return LOGS[name]
+
+
+def _dry_run(
+    preset: Preset,
+    data: str | None,
+    validation: str | None,
+    teacher: str | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
     chosen = choose_device(device)
-    facts: dict[str, Any] = {"config": to_dict(preset), **describe(preset)}
+    found: dict[str, Any] = {}
+    if data := data or preset.training.data:
+        preset, found = describe_data(preset, data, validation, teacher, torch.device(chosen))
+    facts: dict[str, Any] = {"config": to_dict(preset), **describe(preset), **found}
     if not as_json:
         for key, value in flatten(facts.pop("config")).items():
             out.print(f"{key} = {value}", highlight=False, soft_wrap=True)

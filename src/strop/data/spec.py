@@ -26,7 +26,7 @@ from strop.data.subset import subset
 from strop.data.tables import hugging_face, lance_table, parquet
 from strop.data.voc import voc
 from strop.errors import DataError, did_you_mean, parsing
-from strop.listing import expand
+from strop.listing import expand, missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,8 @@ def parse_spec(text: str) -> Spec:
         is_path = "/" in text or text in {".", "..", "~"} or (text != "" and expand(text).is_dir())
     if is_path:
         return Spec("folder", text, {})
+    if kind not in KINDS and not colon and text:
+        raise _no_folder(text)
     if kind not in KINDS:
         raise DataError(
             f"There is no kind of data {kind!r}.",
@@ -108,6 +110,21 @@ def parse_spec(text: str) -> Spec:
     return Spec(kind, path, _parameters(kind, query))
 
 
+def _no_folder(text: str) -> DataError:
+    path = expand(text)
+    if path.is_file():
+        kind = {".tar": "shards", ".parquet": "parquet"}.get(path.suffix.lower())
+        remedy = f"Write {kind}:{text}." if kind else "Give the folder that holds the images."
+        return DataError(f"{text} is a file, not a folder of images.", remedy)
+    error = missing(path)
+    if hint := did_you_mean(text, KINDS):
+        error.remedy = hint.replace("'?", ":'?") + error.remedy
+    return DataError(
+        f"There is no folder {text}.",
+        f"{error.remedy} Data is a folder of images or a spec such as voc:/data/voc?split=val.",
+    )
+
+
 def open_dataset(spec: str) -> Dataset:
     """Open the dataset that `spec` names."""
     with parsing(DataError, f"{spec[:200]} cannot be opened", "Check the spec and the files."):
@@ -116,6 +133,8 @@ def open_dataset(spec: str) -> Dataset:
 
 def _open(spec: str) -> Dataset:
     parsed = parse_spec(spec)
+    if parsed.kind == "folder" and not expand(parsed.path).is_dir():
+        raise _no_folder(parsed.path)
     parameters = dict(parsed.parameters)
     skip = int(parameters.pop("skip", 0))
     limit = parameters.pop("limit", None)

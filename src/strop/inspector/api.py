@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Semaphore
 from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
+from fastapi import Path as PathParameter
 from torch import Tensor
 
 from strop.analysis.counterfactual import erasure, pair_erasure
 from strop.data import ScenesDataset
-from strop.errors import ProgramError
+from strop.data.samples import PHOTOGRAPHS, photograph
+from strop.errors import ProgramError, StoreError
 from strop.inspector.colours import Basis, clusters
 from strop.inspector.engine import AnalysedImage, Engine
 from strop.inspector.gallery import Gallery
-from strop.inspector.image_io import MAX_BYTES, png, read_upload
+from strop.inspector.image_io import MAX_BYTES, png, read_upload, thumbnail
 from strop.inspector.messages import (
     Appearance,
     ClusterRequest,
@@ -26,27 +29,35 @@ from strop.inspector.messages import (
     Curve,
     EncodedImage,
     Erasure,
+    Found,
     ImageRequest,
     Interpreted,
     InterpretRequest,
     ModelFacts,
+    NamedImage,
     Problem,
     ProgramJson,
     ProgramRequest,
     Scene,
     SceneRequest,
     Scores,
+    SearchRequest,
+    SearchResults,
+    StoreFacts,
     Synergy,
     SynergyRequest,
     as_map,
     as_score,
 )
 from strop.metrics import cosine, r2, r2_centred
-from strop.program import check_range
+from strop.program import Program, check_range
 from strop.scenes import object_counts
 from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
+from strop.store.search import Box
+from strop.store.store import Store
 
-Code = Annotated[int, Path(ge=0, lt=2**31)]
+Code = Annotated[int, PathParameter(ge=0, lt=2**31)]
+SampleNumber = Annotated[int, PathParameter(ge=0, lt=len(PHOTOGRAPHS))]
 ERRORS = {
     400: "The body is not JSON.",
     401: "The token is missing or wrong.",
@@ -58,8 +69,8 @@ ERRORS = {
 }
 
 
-def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
-    """All endpoints, for a model and the name to show for it."""
+def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = None) -> APIRouter:
+    """All endpoints, for a model, the name to show for it, and a store to search."""
     api = APIRouter(
         prefix="/api",
         responses={
@@ -90,7 +101,18 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
             min_objects=MIN_OBJECTS,
             max_objects=MAX_OBJECTS,
             max_bytes=MAX_BYTES,
+            samples=list(PHOTOGRAPHS),
+            sees_scenes=engine.sees_scenes,
+            store=None
+            if opened is None
+            else StoreFacts(path=Path(opened.path).name, programs=len(opened)),
         )
+
+    @api.get("/samples/{number}")
+    def sample(number: SampleNumber) -> NamedImage:
+        """A sample photograph."""
+        name = PHOTOGRAPHS[number]
+        return NamedImage(image=png(photograph(name)), name=name)
 
     @api.post("/scene")
     def scene(request: SceneRequest) -> Scene:
@@ -112,6 +134,7 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
             image=png(square),
             program=ProgramJson.of(analysed.program),
             predicted=analysed.predicted,
+            expected=analysed.expected,
         )
 
     @api.post("/interpret")
@@ -138,24 +161,26 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
                 r2=r2(field, target).item(),
                 r2_centred=r2_centred(field, target).item(),
                 cosine=cosine(field, target).item(),
+                floor=cosine(target.mean(dim=1, keepdim=True).expand_as(target), target).item(),
             ),
         )
 
     @api.post("/curve")
     def curve(request: ComparisonRequest) -> Curve:
-        """R² of a program truncated to every length."""
+        """Scores of a program truncated to every length."""
         program, target = request.program.program(), analyse(request.image).field
         full = program.with_lengths(program.capacity)
         present = ~full.erased[0]  # a prefix without a token has no field
         lengths = [k for k in range(1, program.capacity + 1) if present[:k].any()]
-        curve = Curve(r2=[None] * program.capacity, r2_centred=[None] * program.capacity)
+        scores = {"r2": r2, "r2_centred": r2_centred, "cosine": cosine}
+        curves: dict[str, list[float | None]] = {s: [None] * program.capacity for s in scores}
         for start in range(0, len(lengths), engine.chunk):
             chunk = lengths[start : start + engine.chunk]
             fields = engine.interpret(full[[0] * len(chunk)].with_lengths(torch.tensor(chunk)))
             for length, field in zip(chunk, fields.split(1), strict=True):
-                curve.r2[length - 1] = r2(field, target).item()
-                curve.r2_centred[length - 1] = r2_centred(field, target).item()
-        return curve
+                for score, of in scores.items():
+                    curves[score][length - 1] = of(field, target).item()
+        return Curve(**curves)
 
     @api.post("/erasure")
     def erase(request: ProgramRequest) -> Erasure:
@@ -211,4 +236,56 @@ def build(engine: Engine, gallery: Gallery, name: str) -> APIRouter:
             ],
         )
 
+    @api.post("/search")
+    def search(request: SearchRequest) -> SearchResults:
+        """Rows of the store that are similar to an image or a program, or that have codes."""
+        store = _required(opened)
+        query: Tensor | Program | None = None
+        if request.image is not None:
+            query = read_upload(request.image, config)
+        elif request.program is not None:
+            query = request.program.program()
+        found, pictures = engine.search(
+            store,
+            query,
+            k=request.k,
+            region=request.region and tuple(request.region),
+            without=request.without,
+            codes=request.codes or None,
+        )
+        return SearchResults(
+            hits=[
+                Found(
+                    row=hit.row,
+                    key=hit.key,
+                    length=hit.length,
+                    score=hit.score,
+                    region=hit.region and _shares(hit.region, hit.width, hit.height),
+                    thumbnail=thumbnail(picture),
+                )
+                for hit, picture in zip(found.hits, pictures, strict=True)
+            ],
+            total=len(store) if found.total is None else found.total,
+            unindexed=found.unindexed,
+        )
+
+    @api.get("/rows/{row}")
+    def row(row: Code) -> NamedImage:
+        """The image of a row of the store, or its decoded preview."""
+        store = _required(opened)
+        check_range(torch.tensor(row), 0, len(store) - 1, "row")
+        key = store.read([row], columns=["key"]).to_pylist()[0]["key"]
+        return NamedImage(image=png(engine.picture(store, row)), name=key)
+
     return api
+
+
+def _required(store: Store | None) -> Store:
+    if store is None:
+        raise StoreError("There is no store to search.", "Start strop inspect with --store STORE.")
+    return store
+
+
+def _shares(region: Box, width: int, height: int) -> list[float]:
+    """A region in pixels as shares of the width and the height."""
+    return [value / side for value, side in zip(region, (width, height) * 2, strict=True)]

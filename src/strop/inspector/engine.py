@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import Empty, PriorityQueue
 from threading import Lock, Thread
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,11 @@ from torch import Tensor
 from strop.images import tensor_to_bytes
 from strop.inspector.colours import Basis
 from strop.model.graph_engine import use_graphs
+from strop.model.rate_head import CONFIDENCE, RateHead
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
+from strop.store.search import Results
+from strop.store.store import Store
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -89,12 +92,14 @@ class AnalysedImage:
 
     program    a batch of one
     predicted  the predicted length before rounding
+    expected   cosine similarities that a rate head expects at lengths 1 to K; None without one
     field      the teacher's, (1, S, d_enc)
     basis      the colours of that field
     """
 
     program: Program
     predicted: float
+    expected: list[float] | None
     field: Tensor
     basis: Basis
 
@@ -120,6 +125,11 @@ class Engine:
         # torch keeps a pool of workers for each calling thread. Several pools would compete for
         # the same cores, so all calls come from one thread.
         self._thread = ThreadPoolExecutor(1)
+
+    @property
+    def sees_scenes(self) -> bool:
+        """Whether the model was trained on rendered scenes: it starts with one."""
+        return str(self.tokenizer.about.get("data", "")).startswith("scenes")
 
     @property
     def as_tokenizer(self) -> Tokenizer:
@@ -161,10 +171,14 @@ class Engine:
     def _analyse_batch(self, squares: list[Tensor]) -> list[AnalysedImage]:
         result = self._compute(self.tokenizer.analyse, torch.stack(squares))
         program = self.tokenizer.to_program(result)
+        head, expected = self.tokenizer.length_head, None
+        if isinstance(head, RateHead) and result.log_error is not None:
+            expected = head.expected(result.log_error[:, 0], CONFIDENCE).tolist()
         return [
             AnalysedImage(
                 program=program[row : row + 1],
                 predicted=result.predicted[row].item(),
+                expected=expected and expected[row],
                 field=result.field[row : row + 1],
                 basis=Basis.of(result.field[row]),
             )
@@ -177,6 +191,19 @@ class Engine:
 
     def _decode_batch(self, fields: list[Tensor]) -> list[Tensor]:
         return list(tensor_to_bytes(self._compute(self.tokenizer.decode, torch.cat(fields))))
+
+    def picture(self, store: Store, row: int) -> Tensor:
+        """The image of a row of a store, of the model's size: uint8 `(3, H, H)`."""
+        return self._compute(lambda row: store.picture(row, self.config.image_size), row)
+
+    def search(self, store: Store, query: Any, **options: Any) -> tuple[Results, list[Tensor]]:
+        """`store.search`, and the pictures of its hits, uint8 `(3, h, h)`."""
+
+        def work(query: Any) -> tuple[Results, list[Tensor]]:
+            found = store.search(query, **options)
+            return found, [store.picture(hit.row) for hit in found.hits]
+
+        return self._compute(work, query)
 
     def _compute(self, work: Callable[[Item], Result], item: Item) -> Result:
         return self._thread.submit(work, item).result()

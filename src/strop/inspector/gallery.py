@@ -13,11 +13,12 @@ from torch import Tensor
 
 from strop.analysis.counterfactual import pair_erasure
 from strop.data.rendered import ScenesDataset
+from strop.data.samples import squares
 from strop.errors import DataError, ImageError
 from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
 from strop.inspector.image_io import thumbnail
-from strop.listing import list_files
+from strop.listing import list_files, missing
 from strop.program import Program
 
 SCENES = 32
@@ -45,16 +46,24 @@ class Occurrence:
 
 
 class Gallery:
-    """The images of a folder, or rendered scenes, encoded in the background."""
+    """Images of a folder, squares of the sample photographs, or rendered scenes.
+
+    They are encoded in the background.
+    """
 
     def __init__(self, engine: Engine, folder: Path | None = None) -> None:
         self._engine = engine
         self.images: list[GalleryImage] = []
-        if folder is None:
+        if folder is None and engine.sees_scenes:
             self.total = SCENES
             images = self._scenes()
+        elif folder is None:
+            samples = squares(engine.config.image_size)
+            self.total, images = len(samples), iter(samples.items())
         else:
-            files = list_files(folder)[:MAX_FILES] if folder.is_dir() else []
+            if not folder.is_dir():
+                raise missing(folder)
+            files = list_files(folder)[:MAX_FILES]
             if not files:
                 raise DataError(
                     f"The gallery {folder} holds no images.", "Give a folder that holds images."

@@ -103,6 +103,13 @@ class Scene(BaseModel):
     size: int
 
 
+class NamedImage(BaseModel):
+    """A sample photograph, or a row of the store."""
+
+    image: Picture
+    name: str
+
+
 class ImageRequest(_Strict):
     """An image."""
 
@@ -110,11 +117,15 @@ class ImageRequest(_Strict):
 
 
 class EncodedImage(BaseModel):
-    """The image as the model sees it, its program, and the length before it was rounded."""
+    """The image as the model sees it, its program, and the length before it was rounded.
+
+    `expected` are the cosine similarities that a rate head expects at lengths 1 to K.
+    """
 
     image: Picture
     program: ProgramJson
     predicted: float
+    expected: list[float] | None = None
 
 
 class ProgramRequest(_Strict):
@@ -130,11 +141,16 @@ class InterpretRequest(ProgramRequest):
 
 
 class Scores(BaseModel):
-    """How well the interpreted field reproduces the teacher's."""
+    """How well the interpreted field reproduces the teacher's.
+
+    `floor` is the cosine similarity of the teacher's mean vector everywhere, without any token.
+    Its R² about the channel means is 0.
+    """
 
     r2: float
     r2_centred: float
     cosine: float
+    floor: float
 
 
 class Interpreted(BaseModel):
@@ -155,10 +171,11 @@ class ComparisonRequest(ProgramRequest):
 
 
 class Curve(BaseModel):
-    """R² at every length from 1 on; null where all tokens of the prefix are erased."""
+    """Scores at every length from 1 on; null where all tokens of the prefix are erased."""
 
     r2: list[float | None]
     r2_centred: list[float | None]
+    cosine: list[float | None]
 
 
 class Erasure(BaseModel):
@@ -218,8 +235,49 @@ class CodePage(BaseModel):
     appearances: list[Appearance]
 
 
+class SearchRequest(_Strict):
+    """What to search the store for: an image or a program, codes, or both.
+
+    `without` are positions to erase from the program of the image. `region` is x, y, width and
+    height in pixels of the image. `codes` is an expression such as "17 and not 903".
+    """
+
+    image: Base64Image | None = None
+    program: ProgramJson | None = None
+    without: Int32s = []
+    region: Annotated[list[float], Field(min_length=4, max_length=4)] | None = None
+    codes: Annotated[str, Field(max_length=1024)] | None = None
+    k: Annotated[int, Field(ge=1, le=100)] = 24
+
+
+class Found(BaseModel):
+    """A row of the store that was found; `region` is x, y, width and height as shares."""
+
+    row: int
+    key: str
+    length: int
+    score: float | None
+    region: list[float] | None
+    thumbnail: Annotated[str, Field(description="A WebP file in base64.")]
+
+
+class SearchResults(BaseModel):
+    """Rows of the store, the nearest first. `unindexed` rows were not searched."""
+
+    hits: list[Found]
+    total: int
+    unindexed: int
+
+
+class StoreFacts(BaseModel):
+    """The store that can be searched."""
+
+    path: str
+    programs: int
+
+
 class ModelFacts(BaseModel):
-    """Name and sizes of a model."""
+    """Name and sizes of a model, names of sample photographs, and the store, if there is one."""
 
     name: str
     fingerprint: str
@@ -232,6 +290,9 @@ class ModelFacts(BaseModel):
     min_objects: int
     max_objects: int
     max_bytes: int
+    samples: list[str]
+    sees_scenes: bool
+    store: StoreFacts | None
 
 
 class Problem(BaseModel):

@@ -29,6 +29,7 @@ from strop.inspector.engine import Engine
 from strop.inspector.gallery import Gallery
 from strop.inspector.guard import Guard, is_loopback
 from strop.model.tokenizer import Tokenizer
+from strop.store.store import Store
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 MIN_TOKEN_LENGTH = 16
@@ -45,13 +46,15 @@ def create_app(
     *,
     name: str,
     gallery: Path | None = None,
+    store: Store | None = None,
     host: str = "127.0.0.1",
     token: str | None = None,
 ) -> ASGIApp:
     """The inspector as an ASGI application.
 
     name     name of the model, for the page and for the Python code that it exports
-    gallery  a folder of images to look codes up in; None for rendered scenes
+    gallery  a folder of images to look codes up in; None for samples
+    store    a store to search
     host     the address the server is bound to, which decides the accepted Host headers
     token    a secret that every client must send
     """
@@ -72,7 +75,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    app.include_router(api.build(engine, images, name))
+    app.include_router(api.build(engine, images, name, store))
     for file, content in _page_files().items():
         _add_file(app, file, content)
     app.add_exception_handler(StropError, _strop_error)
@@ -167,6 +170,7 @@ def serve(
     *,
     name: str,
     gallery: Path | None = None,
+    store: Store | None = None,
     host: str = "127.0.0.1",
     port: int = 8765,
     token: str | None = None,
@@ -178,7 +182,7 @@ def serve(
     _ = tokenizer.teacher  # load it before the first request
     if tokenizer.decoder is not None:  # decoding dominates, and is faster so on a CPU
         tokenizer.decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    app = create_app(tokenizer, name=name, gallery=gallery, host=host, token=token)
+    app = create_app(tokenizer, name=name, gallery=gallery, store=store, host=host, token=token)
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     shown = f"[{shown}]" if ":" in shown else shown
     query = f"?token={token}" if token else ""

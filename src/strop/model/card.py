@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from strop.model.tokenizer import Tokenizer
 
-_ELSEWHERE = ("name", "load", "metrics", "training")
+_ELSEWHERE = ("name", "load", "metrics", "training", "warning")
 """Keys of `about` that the table of facts does not show."""
 
 
@@ -31,6 +31,7 @@ def render(tokenizer: Tokenizer) -> str:
         f"This model turns an image into at most {config.max_length} discrete tokens and "
         "reconstructs the patch features of its teacher from them. It chooses the number of "
         "tokens for each image.",
+        *([f"> **Warning.** {about['warning']}"] if "warning" in about else []),
         _table(facts, "", ""),
     ]
     if metrics := about.get("metrics"):

@@ -88,14 +88,19 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
     """The folder of a model, downloaded if it is a hub id."""
     models = list_models()
     text = str(name)
+    path = Path(name).expanduser()
     if text in models:
         return BUNDLED / text
-    if Path(name).expanduser().is_dir():
-        return Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if (BUNDLED / text / CONFIG).is_file():
+        raise ModelError(f"{text!r} is a bundled teacher, not a model.", "Give it to --teacher.")
+    if path.is_file():
+        raise ModelError(f"{text} is a file, not a model.", "Give the folder that holds it.")
     known = f"bundled models: {', '.join(models)}" if models else "no models are bundled"
-    if text.count("/") != 1 or text.startswith((".", "/", "~")):
+    if text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith("/"):
         raise ModelError(
-            f"There is no model {text!r} ({known}).",
+            f"There is no {'folder' if '/' in text else 'model'} {text!r} ({known}).",
             f"{did_you_mean(text, models)}Give a bundled name, a folder that holds config.json, or "
             "a hub id such as a/b. A preset has to be trained first (`strop train`).",
         )

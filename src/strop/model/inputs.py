@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from strop.errors import ImageError
+from strop.errors import ConfigError, ImageError
 from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 from strop.listing import find_images
 from strop.squares import Source, read_squares, reading_workers
@@ -31,6 +34,7 @@ def square_batches(
 
     On a CPU they go one by one, so that a result never depends on the other images of a batch.
     """
+    check_batch(batch)
     batch = 1 if device.type == "cpu" else batch
     images = listed(images)
     if isinstance(images, list) and images and all(map(_is_file, images)):
@@ -102,10 +106,23 @@ def _is_file(image: object) -> bool:
     return isinstance(image, str | os.PathLike | bytes)
 
 
+def check_batch(batch: int) -> None:
+    """Refuse a batch without items."""
+    if batch < 1:
+        raise ConfigError(f"batch is {batch}.", "Give at least 1.")
+
+
 def listed(images: Images) -> Images:
-    """Folders and generators of paths as lists of paths; everything else as it is."""
-    if isinstance(images, str | os.PathLike) and os.path.isdir(images):  # noqa: PTH112
-        return find_images([os.fspath(images)])
+    """Folders, globs and generators of paths as lists of paths; everything else as it is."""
+    if isinstance(images, str | os.PathLike):
+        text, path = os.fspath(images), Path(images)
+        if path.is_dir() or (glob.has_magic(text) and not path.exists() and ":" not in text):
+            return find_images([text])
+        if re.match(r"[a-z]\w+:", text) and not path.exists():
+            raise ImageError(
+                f"There is no file {text}.",
+                f'If it is a dataset, open it: encode(strop.data.open_dataset("{text}")).',
+            )
     if isinstance(images, Iterator):
         first = next(images, None)
         if first is None:

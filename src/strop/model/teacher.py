@@ -237,6 +237,11 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path]:
         )
     except (OSError, ValueError, KeyError) as error:
         raise _no_model(folder, error) from error
+    except ImportError as error:  # of transformers: the folder may be sound
+        raise TeacherError(
+            f"The teacher {name!r} needs a package that cannot be imported ({error}).",
+            "Install or repair that package.",
+        ) from error
     except Exception as error:  # safetensors and transformers raise their own types
         raise TeacherError(
             f"The weights of teacher {name!r} cannot be read ({error}).",

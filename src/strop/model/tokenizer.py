@@ -17,7 +17,7 @@ from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_token
 from strop.model.decoder import Decoder
 from strop.model.encoding import Encoding, check_finite
 from strop.model.generator import Generator
-from strop.model.inputs import Images, listed, names_of, square_batches
+from strop.model.inputs import Images, check_batch, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter, prefix_mask
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
 from strop.model.length_rule import TOLERANCE, LengthRule, needs_rate_head
@@ -243,6 +243,7 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
         """Interpret programs as fields `(B, S, d_enc)`, in the teacher's scale."""
+        check_batch(batch)
         program, active = self._readable(program)
         codes = program.codes[:, : active.shape[1]]
         parts = [
@@ -335,10 +336,19 @@ class Tokenizer(nn.Module):
         Where a field is not finite, `predicted` is NaN: a length head can turn infinity into an
         ordinary number.
         """
-        if pixel_values.dtype != torch.uint8:
+        if not (
+            isinstance(pixel_values, Tensor)
+            and pixel_values.dtype == torch.uint8
+            and pixel_values.ndim == 4
+        ):
+            given = (
+                f"{pixel_values.dtype} {tuple(pixel_values.shape)}"
+                if isinstance(pixel_values, Tensor)
+                else type(pixel_values).__name__
+            )
             raise ImageError(
-                f"The model was called with {pixel_values.dtype} images.",
-                "Call it with uint8 (B, 3, H, H), or give floats in [0, 1] to `encode`.",
+                f"The model was called with {given}.",
+                "Call it with a uint8 tensor (B, 3, H, H). `encode` takes other images.",
             )
         return self._analyse(self._scaled_field(pixel_values))
 
@@ -520,7 +530,7 @@ class Tokenizer(nn.Module):
         return state
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        if fn(self.quantizer.codebook[:1]).dtype.itemsize < 4:  # .half(), .bfloat16()
+        if fn(self.quantizer.codebook[:1]).dtype != torch.float32:  # .half(), .double()
             raise ModelError(
                 "A tokenizer keeps its weights in float32: a rounded codebook gives other codes.",
                 'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',

@@ -66,6 +66,13 @@ class Corpus:
         return int(self._starts[-1])
 
     @property
+    def paths(self) -> list[str] | None:
+        """The paths of all images, if each is a file."""
+        if not all(isinstance(dataset, FileDataset) for _, dataset in self.sources):
+            return None
+        return [str(item.image) for item in self.items(range(len(self)))]
+
+    @property
     def in_main_process(self) -> bool:
         """Whether items have to be read by the process that opened the corpus."""
         return any(getattr(dataset, "in_main_process", False) for _, dataset in self.sources)

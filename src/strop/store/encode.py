@@ -179,7 +179,10 @@ def _check_target(path: str) -> None:
         return
     names = {each.name for each in folder.iterdir()} if folder.is_dir() else {""}
     if names - {VERSIONS, ".strop-lock"} and "_versions" not in names:
-        raise StoreError(f"{path} exists and is not a store.", "Name a new folder.")
+        raise StoreError(
+            f"{path} exists and is not a store.",
+            "Name a file ending in .parquet or .jsonl, or a new store ending in .lance.",
+        )
 
 
 def describe(tokenizer: Tokenizer, model: str, options: Mapping[str, Any]) -> StoreInfo:

@@ -1,20 +1,28 @@
-"""Callbacks of a run, its metrics file, and TensorBoard."""
+"""Callbacks of a run: its metrics file, logging, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from strop.config import to_dict
+from strop.errors import ConfigError
 from strop.files import check_format, format_tag, write_text
+from strop.identity import digest
 from strop.training.preset import Preset
 from strop.training.step import Stepper
 
 Metrics = dict[str, float]
 
 METRICS_FORMAT = 1
+LOGGER = logging.getLogger("strop.training")
 
 
 @dataclass
@@ -87,35 +95,103 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-class TensorBoard(Callback):
-    """Writes scalars for TensorBoard if it is installed."""
+class Scalars(Callback):
+    """Writes metrics as scalars such as `validation/r2_centred`, with `write` of a subclass."""
+
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Write the means."""
+        self.write({f"training/{name}": value for name, value in metrics.items()}, run.step)
+
+    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Write the held-out metrics."""
+        self.write({f"validation/{name}": value for name, value in metrics.items()}, run.step)
+
+    def write(self, scalars: Metrics, step: int) -> None:
+        """Write scalars of a step."""
+        raise NotImplementedError
+
+
+class TensorBoard(Scalars):
+    """Writes event files for TensorBoard into `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        with _required("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+        self._open = functools.partial(SummaryWriter, str(folder))
         self.writer: Any = None
 
     def on_start(self, run: TrainingRun) -> None:
         """Open a file."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return
-        self.writer = SummaryWriter(str(self.folder))
+        self.writer = self._open()
 
-    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Write the means."""
-        self._write("training", run.step, metrics)
-
-    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Write the held-out metrics."""
-        self._write("validation", run.step, metrics)
+    def write(self, scalars: Metrics, step: int) -> None:
+        """See `Scalars`."""
+        for name, value in scalars.items():
+            self.writer.add_scalar(name, value, step)
 
     def on_end(self, run: TrainingRun, finished: bool) -> None:
         """Close the file."""
-        if self.writer is not None:
-            self.writer.close()
+        self.writer.close()
 
-    def _write(self, kind: str, step: int, metrics: Metrics) -> None:
-        if self.writer is not None:
-            for name, value in metrics.items():
-                self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+class WeightsAndBiases(Scalars):
+    """Logs to a run of Weights & Biases in the project `strop`. A resumed run continues there."""
+
+    def __init__(self, folder: Path) -> None:
+        with _required("wandb"):
+            self.wandb: Any = import_module("wandb")
+        self.folder = folder
+        self.run: Any = None
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Open the run."""
+        folder = self.folder.resolve()
+        self.run = self.wandb.init(
+            project="strop",
+            name=folder.name,
+            id=digest(str(folder)),
+            resume="allow",
+            dir=str(folder),
+            config=to_dict(run.preset),
+        )
+
+    def write(self, scalars: Metrics, step: int) -> None:
+        """See `Scalars`."""
+        self.run.log(scalars, step=step)
+
+    def on_end(self, run: TrainingRun, finished: bool) -> None:
+        """Close the run."""
+        self.run.finish(exit_code=0 if finished else 1)
+
+
+LOGS: dict[str, Callable[[Path], Callback]] = {
+    "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
+    "wandb": WeightsAndBiases,
+}
+"""Callbacks by the name that `strop train --log` takes, for the folder of a run."""
+
+
+@contextmanager
+def _required(package: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"Logging to {package} needs the package {package}, which is not installed.",
+            f"Run `pip install {package}`, or log without it.",
+        ) from error
+
+
+class LogLines(Callback):
+    """Logs metrics with `logging`, at level INFO of the logger `strop.training`."""
+
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Log the step, the loss and the speed."""
+        steps = run.preset.training.steps
+        speed = metrics["images_per_second"]
+        LOGGER.info("step %d/%d loss %.4f %.0f img/s", run.step, steps, metrics["loss"], speed)
+
+    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Log R² and mean length."""
+        r2, length = metrics["r2_centred"], metrics["length_mean"]
+        LOGGER.info("step %d held-out R² centred %.4f mean length %.1f", run.step, r2, length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
@@ -25,10 +26,18 @@ from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
 from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
-from strop.progress import Progress, no_progress
+from strop.progress import Progress, no_progress, shown
 from strop.training import distributed
 from strop.training.attention import attended, sound_attention
-from strop.training.callbacks import Callback, Metrics, MetricsFile, TrainingRun, read_metrics
+from strop.training.callbacks import (
+    LOGGER,
+    Callback,
+    LogLines,
+    Metrics,
+    MetricsFile,
+    TrainingRun,
+    read_metrics,
+)
 from strop.training.decoder_training import ABOUT_WIDTHS
 from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
 from strop.training.lengths import calibrate, measure
@@ -91,7 +100,7 @@ def train(
     tokenizer: Tokenizer | None = None,
     extra_loss: ExtraLoss | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: Progress = no_progress,
+    progress: Progress | bool = True,
     device: str | torch.device | None = None,
     loading_workers: int = 0,
 ) -> Result:
@@ -111,7 +120,9 @@ def train(
                 preset's model, and a trained codebook is kept
     extra_loss  a further term of the loss; see `Interpretation` for its input
     callbacks   see `Callback`; called in the first process only
-    progress    called with the task, the images or steps done and their number, as well
+    progress    True shows bars in a terminal or notebook, unless `logging` shows level INFO of the
+                logger `strop.training`; or a function that is called with the task, the images or
+                steps done and their number
 
     Under `torchrun` the processes share `training.batch`. SIGTERM and SIGINT stop the run after the
     current step and write a checkpoint; before the first step they end the program.
@@ -135,6 +146,7 @@ def train(
         torch.random.fork_rng(devices=devices),
         distributed.joined(chosen) as workers,
         distributed.only_writer(folder),
+        shown(progress, quiet=LOGGER.isEnabledFor(logging.INFO)) as report,
         sound_attention(*attended(preset.model)),
         _Stop() as stop,
     ):
@@ -144,8 +156,8 @@ def train(
                 "cannot share equally.",
                 "Choose a multiple of their number.",
             )
-        if not workers.first:
-            callbacks, progress = (), no_progress
+        callbacks = (*callbacks, LogLines()) if workers.first else ()
+        report = report if workers.first else no_progress
         checkpoint = open_run(folder, resume=resume) if folder is not None else None
         if checkpoint is not None and teacher is not None:
             stored = _stored_preset(checkpoint).model.teacher
@@ -163,12 +175,12 @@ def train(
             workers=workers,
             device=chosen,
             loading_workers=loading_workers,
-            progress=progress,
+            progress=report,
         )
         widths = run_data.config.decoder.widths if run_data.config.decoder else None
         own = tokenizer is not None
         model = run_data.config if own else _trained_model(run_data.config, preset.curriculum)
-        preset = replace(preset, model=model)
+        preset = replace(preset, model=model, training=run_data.training)
         if checkpoint is not None:
             _check_same(checkpoint, preset, run_data)
         torch.manual_seed(preset.training.seed)
@@ -192,7 +204,7 @@ def train(
         if widths is not None and tokenizer.decoder is None:  # for `train_decoder`
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
-        loop = _Loop(run, run_data, callbacks, progress, stop, seconds)
+        loop = _Loop(run, run_data, callbacks, report, stop, seconds)
         return loop.go(checkpoint is None and _untrained(tokenizer))
 
 
@@ -406,6 +418,10 @@ class _Loop:
                 "training": to_dict(replace(preset.training, data="")),
             },
         }
+        # The mean field of a few images is made of these images.
+        if len(self.data.held_out) > 3 and (warning := _below_mean_field(self.metrics)):
+            tokenizer.about["warning"] = warning
+            warnings.warn(f"{warning} Train longer, on more images, or larger.", stacklevel=4)
         if run.folder is not None and self.config.workers.first:
             if not (keep and (run.folder / "model" / "config.json").is_file()):
                 tokenizer.save_pretrained(run.folder / "model")
@@ -419,6 +435,17 @@ class _Loop:
         encodings = (tokenizer.analyse_field(part) for part in fields.split(64))
         errors = measure(tokenizer, encodings, len(fields))
         calibrate(cast("RateHead", tokenizer.length_head), errors)
+
+
+def _below_mean_field(metrics: Metrics) -> str:
+    """A warning if the mean field, which needs no tokens, explains as much of held-out images."""
+    r2, floor = (metrics.get(f"r2_centred{which}", 0.0) for which in ("", "_mean_field"))
+    if not metrics or r2 > floor:
+        return ""
+    return (
+        f"On held-out images this model explains no more than the mean field does without tokens: "
+        f"R² centred is {r2:.3f}, that of the mean field {floor:.3f}."
+    )
 
 
 def summary(means: Mapping[str, float], *, targets: bool = True) -> Metrics:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from strop.curriculum import scaled
-from strop.model.teacher import teacher_parameters
+from strop.data.spec import open_dataset
+from strop.data.subset import subset
+from strop.model.teacher import describe_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
 from strop.training.attention import attended, sound_attention
+from strop.training.distributed import Workers
 from strop.training.forward import StepConfig, step_values
+from strop.training.loaders import split
 from strop.training.preset import Preset
+from strop.training.run_data import FieldComputer, check_held_out, fitting
 from strop.training.step import Stepper
 
 PAPER_HOURS = {
@@ -24,6 +32,9 @@ PAPER_HOURS = {
     ("dinov3-l", 512): 66,
 }
 """Hours on one H100 by teacher and width of the generator: the paper's table of variants."""
+
+CPU_BATCH = 8
+"""Images of a step that is timed on a CPU."""
 
 PHASES = (
     "1 random truncation",
@@ -53,6 +64,34 @@ def describe(preset: Preset) -> dict[str, Any]:
     }
 
 
+def describe_data(
+    preset: Preset,
+    data: str,
+    validation: str | None,
+    teacher: str | None,
+    device: torch.device,
+) -> tuple[Preset, dict[str, Any]]:
+    """Open the data, run the teacher on its first image: the preset as it will be, and sizes."""
+    # `measure` needs only the teacher's shapes, but a run its weights, and readable images.
+    model = preset.model
+    if teacher is not None:
+        model = replace(model, teacher=describe_teacher(teacher))
+    dataset = open_dataset(data)
+    check_held_out(data, validation)
+    held_out = 0 if validation is not None else preset.training.held_out
+    if validation is not None:
+        open_dataset(validation)
+    kept, held = split(len(dataset), held_out)
+    training = fitting(preset.training, len(kept), Workers(), warnings.warn)
+    FieldComputer(model, training, device, report=warnings.warn).plain(subset(dataset, [0]))
+    field = model.grid**2 * model.teacher.width * 2
+    return replace(preset, model=model, training=training), {
+        "training images": len(kept),
+        "held-out images": len(held) if validation is None else len(open_dataset(validation)),
+        "cached fields, GB": round(len(dataset) * training.versions * field / 1e9, 2),
+    }
+
+
 def estimated_memory(preset: Preset, trainable: int) -> float:
     """Rough number of bytes: weights, gradients, moments, and activations for the backward pass.
 
@@ -79,6 +118,10 @@ def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str
 
 
 def _measured(preset: Preset, device: torch.device, steps: int) -> dict[str, Any]:
+    # A CPU takes proportionally longer for a larger batch.
+    batch = min(preset.training.batch, CPU_BATCH if device.type == "cpu" else sys.maxsize)
+    share = preset.training.batch / batch
+    preset = replace(preset, training=replace(preset.training, batch=batch))
     model, training = preset.model, preset.training
     tokenizer = Tokenizer(model).to(device)
     config = StepConfig.of(preset, tokenizer)
@@ -108,8 +151,8 @@ def _measured(preset: Preset, device: torch.device, steps: int) -> dict[str, Any
         for _ in range(steps):
             stepper(loaded, values, step)
         _wait(device)
-        seconds[name] = (time.perf_counter() - started) / steps
-        report[f"images per second, {name}"] = round(training.batch / seconds[name], 1)
+        seconds[name] = share * (time.perf_counter() - started) / steps
+        report[f"images per second, {name}"] = round(share * training.batch / seconds[name], 1)
     if device.type == "cuda":
         report["peak memory, GB"] = round(torch.cuda.max_memory_allocated(device) / 1e9, 1)
     early = first_probe if config.has_oracle else training.steps

@@ -48,7 +48,9 @@ def plot_run(lines: Sequence[Line], phase_ends: Sequence[int], folder: Path) -> 
         for key, title in series.items():
             points = [(line["step"], line[key]) for line in source if key in line]
             if points:
-                axes.plot(*zip(*points, strict=True), label=title)
+                # A line through one point would not be visible.
+                marker = "o" if len(points) == 1 else None
+                axes.plot(*zip(*points, strict=True), label=title, marker=marker)
         for end in phase_ends:
             axes.axvline(end, color="0.85", zorder=0)
         if len(axes.lines) > len(phase_ends):  # else nothing was held out to be measured on

@@ -36,6 +36,7 @@ from strop.training.loaders import (
     CachedFieldLoader,
     FieldLoader,
     OnlineFieldLoader,
+    check_images,
     compiled_teacher,
     split,
     teacher_field,
@@ -49,12 +50,14 @@ from strop.training.views import NUMBERS, view_images
 class RunData:
     """The data of a run, and the model's config with the teacher that was used.
 
+    training                     the settings, with a smaller batch if there are few images
     held_out                     (V, S, d_enc) bf16, in the teacher's scale
     name                         name of the data for a model card
     teacher_digest, data_digest  identities of teacher and data; empty if unknown
     """
 
     loader: FieldLoader
+    training: TrainingConfig
     held_out: Tensor
     config: TokenizerConfig
     name: str
@@ -83,14 +86,21 @@ def open_data(
     # All processes compute the same held-out fields, so only one reports broken images.
     report = warnings.warn if workers.first else None
     computer = FieldComputer(config, training, device, loading_workers, report, tokenizer)
-    dataset: Dataset | None = None
-    fields: Tensor | None = None
+    # Whatever can be refused is refused before fields are computed.
+    dataset = None if isinstance(data, Tensor) else _dataset(data)
+    fields = _checked(data, config) if isinstance(data, Tensor) else None
+    if isinstance(validation, Tensor):
+        validation = _checked(validation, config)
+    elif validation is not None:
+        validation = _dataset(validation)
+    held_out_images = 0 if validation is not None else training.held_out
+    images = len(fields if fields is not None else dataset or ())
+    training = fitting(training, len(split(images, held_out_images)[0]), workers, report)
     teacher_digest = ""
-    if isinstance(data, Tensor):
-        fields = _checked(data, config)
+    if dataset is None:
+        assert fields is not None
         data_digest = identity.digest(list(fields.shape), identity.of_tensor(fields[:8]))
     else:
-        dataset = _dataset(data)
         data_digest = identity.of_dataset(dataset)
         if cache == "memory":
             fields = computer.fields(dataset, training, progress)
@@ -106,12 +116,12 @@ def open_data(
         assert dataset is not None
         return computer.plain(subset(dataset, indices.tolist()))
 
-    images = len(fields if fields is not None else dataset or ())
-    kept, held = split(images, 0 if validation is not None else training.held_out)
+    images = len(fields if fields is not None else dataset or ())  # without broken ones
+    kept, held = split(images, held_out_images)
     if validation is None:
         held_out = plain_fields(held)
     elif isinstance(validation, Tensor):
-        held_out = _checked(validation, config)[:, 0]
+        held_out = validation[:, 0]
     else:
         held_out = computer.plain(_dataset(validation))
     if teacher is not None:
@@ -136,12 +146,33 @@ def open_data(
         )
     return RunData(
         loader,
+        training,
         held_out.to(device),
         config,
         data_name(data),
         teacher_digest or computer.loaded_digest,
         data_digest,
     )
+
+
+def fitting(
+    training: TrainingConfig,
+    images: int,
+    workers: Workers,
+    report: Callable[[str], None] | None = None,
+) -> TrainingConfig:
+    """`training` with a batch that `images` can fill; a smaller batch is reported."""
+    if images >= training.batch:
+        return training
+    most = images // workers.world
+    check_images(most, 1)
+    batch = 2 ** (most.bit_length() - 1) * workers.world
+    if report is not None:
+        report(
+            f"There are {images} training images, fewer than a batch of {training.batch}: batches "
+            f"have {batch} images. For few images see the preset strop-xs-few."
+        )
+    return replace(training, batch=batch)
 
 
 def cache_fields(

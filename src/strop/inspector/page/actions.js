@@ -22,9 +22,21 @@ import { $, history, state } from "./state.js";
 async function openImage(image, source, restored = {}) {
   const encoded = await request("encode", { image });
   hideError();
-  Object.assign(state, { source, image: encoded.image, predicted: encoded.program.length });
-  if (source.name) keepImage(source.name, encoded.image);
-  begin(programs.fromWire(encoded.program), restored);
+  const { image: square, program, expected } = encoded;
+  Object.assign(state, { source, image: square, predicted: program.length, expected });
+  if (source.name) keepImage(source.name, square);
+  begin(programs.fromWire(program), restored);
+}
+
+export async function openSample(number, restored) {
+  const { image, name } = await request(`samples/${number}`);
+  await openImage(image, { name, sample: number }, restored);
+}
+
+/** Open the image of a row of the store. */
+export async function openRow(row) {
+  const { image, name } = await request(`rows/${row}`);
+  await openImage(image, { name });
 }
 
 export async function drawScene(objects, seed, restored) {
@@ -84,21 +96,23 @@ function begin(encoded, restored = {}) {
 }
 
 function beginWithoutImage(program, restored) {
-  Object.assign(state, { source: null, image: null, predicted: null });
+  Object.assign(state, { source: null, image: null, predicted: null, expected: null });
   begin(program, restored);
 }
 
-/** Restore the state in the address, or render a scene. */
+/** Restore the state in the address, or show a sample of what the model was trained on. */
 export async function start() {
   const restored = readAddress();
   const kept = restored.name === undefined ? null : keptImage(restored.name);
   if (restored.scene) await drawScene(restored.scene.objects, restored.scene.seed, restored);
+  else if (restored.sample !== undefined) await openSample(restored.sample, restored);
   else if (kept) await openImage(kept, { name: restored.name }, restored);
   else if (restored.codes) {
     const { fingerprint: model, codebook_size } = state.model;
     const { codes, length, erased } = restored;
     beginWithoutImage({ codes, length, erased, codebook_size, model }, restored);
-  } else await drawScene(Number($("objects").value), Number($("seed").value));
+  } else if (state.model.sees_scenes) await drawScene(Number($("objects").value), Number($("seed").value));
+  else await openSample(0);
   if (restored.code !== undefined) await openCode(restored.code);
 }
 
@@ -125,6 +139,12 @@ export function setLength(length, merge) {
   edit(programs.withLength(state.program, bounded), merge);
 }
 
+/** The shortest length that is expected to reach a quality. */
+export function setQuality(quality) {
+  const found = state.expected.findIndex((cosine) => cosine >= quality);
+  setLength(found < 0 ? state.expected.length : found + 1, true);
+}
+
 /** Erase or restore a token. Past the length, extend the program to it. */
 export function toggle(k) {
   if (k >= state.program.length) setLength(k + 1);
@@ -147,6 +167,13 @@ export function move(k, by) {
   chipAt(to).focus();
 }
 
+/** Move a dragged token to another active position. */
+export function dragTo(from, to) {
+  state.token = to;
+  edit(programs.moveTo(state.program, from, to));
+  chipAt(to).focus();
+}
+
 export function swapPair() {
   if (state.pair.length === 2) edit(programs.swap(state.program, ...state.pair));
 }
@@ -163,6 +190,7 @@ export function select(k) {
 }
 
 export function clearSelection() {
+  hideError();
   Object.assign(state, { pair: [], patch: null, synergy: null });
   show();
 }
@@ -210,5 +238,11 @@ export const openSecondFile = async (file) => openSecond(await contentOf(file));
 
 export async function drawSecond(objects, seed) {
   const { image } = await request("scene", { objects, seed });
+  await openSecond(image);
+}
+
+export async function openSecondSample() {
+  const samples = state.model.samples.length;
+  const { image } = await request(`samples/${((state.source?.sample ?? 0) + 1) % samples}`);
   await openSecond(image);
 }

@@ -10,6 +10,7 @@ export function readAddress() {
     const [objects, seed] = list(given.get("scene"));
     found.scene = { objects, seed };
   }
+  if (given.has("sample")) found.sample = Number(given.get("sample"));
   if (given.has("name")) found.name = given.get("name");
   if (given.has("codes")) {
     found.codes = list(given.get("codes"));
@@ -28,6 +29,7 @@ export function writeAddress(state) {
   const parts = new URLSearchParams();
   const { source, program } = state;
   if (source?.scene) parts.set("scene", `${source.scene.objects}.${source.scene.seed}`);
+  else if (source?.sample !== undefined) parts.set("sample", source.sample);
   else if (source?.name) parts.set("name", source.name);
   if (program) {
     parts.set("codes", program.codes.join("."));

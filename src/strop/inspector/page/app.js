@@ -3,16 +3,19 @@
 import * as actions from "./actions.js";
 import { request } from "./api.js";
 import { download, programFile, pythonLines, viewPicture } from "./exports.js";
-import { guarded } from "./requests.js";
+import { guarded, searchRequest } from "./requests.js";
 import {
   chipAt,
   hideError,
   show,
   showCursor,
   showFacts,
+  showHits,
   showLength,
   showOverlay,
   showSliders,
+  showTab,
+  showTarget,
   showToken,
   announce,
 } from "./show.js";
@@ -39,6 +42,8 @@ function wireSource() {
   });
   on("second-scene", "click", () => actions.drawSecond(objects(), seed() + 1000));
   for (const id of ["objects", "seed"]) on(id, "input", showSliders);
+  on("samples", "click", ({ target }) => target.value && actions.openSample(Number(target.value)));
+  on("second-sample", "click", actions.openSecondSample);
   onPage("dragover", (event) => event.preventDefault());
   onPage("drop", (event) => {
     event.preventDefault();
@@ -61,6 +66,8 @@ function position(event) {
 function wireProgram() {
   on("length", "input", () => actions.setLength(Number($("length").value), true));
   on("length", "change", () => history.endMerge());
+  on("quality", "input", () => actions.setQuality($("quality").valueAsNumber));
+  on("quality", "change", () => history.endMerge());
   on("undo", "click", () => actions.travel("undo"));
   on("redo", "click", () => actions.travel("redo"));
   on("reset", "click", () => actions.edit(state.encoded));
@@ -90,6 +97,41 @@ function wireProgram() {
     else actions.toggle(k);
   });
   on("chips", "keydown", chipKey);
+}
+
+/** A mouse drags active tokens to other positions. */
+function wireDragging() {
+  let start = null; // { k, x, y } of the pressed token
+  let target = null;
+  on("chips", "pointerdown", ({ target: pressed, clientX: x, clientY: y, pointerType, button }) => {
+    const k = position({ target: pressed });
+    if (pointerType !== "touch" && button === 0 && k < state.program.length) start = k === null ? null : { k, x, y };
+  });
+  onPage("pointermove", ({ clientX, clientY }) => {
+    if (start === null || Math.hypot(clientX - start.x, clientY - start.y) < 6) return;
+    const chip = document.elementFromPoint(clientX, clientY)?.closest("#chips .chip:not(.cut)") ?? null;
+    target = chip && Number(chip.dataset.k) !== start.k ? chip : null;
+    showTarget(target);
+  });
+  onPage("pointerup", () => {
+    if (start !== null && target !== null) actions.dragTo(start.k, Number(target.dataset.k));
+    start = target = null;
+    showTarget(null);
+  });
+}
+
+function wireSearch() {
+  for (const tab of ["inspect", "search"]) on(`tab-${tab}`, "click", () => showTab(tab));
+  on("query", "submit", async (event) => {
+    event.preventDefault();
+    showHits(await request("search", searchRequest($("query").elements.by.value, $("expression").value)));
+  });
+  on("hits", "click", async (event) => {
+    const found = event.target.closest("button");
+    if (!found) return;
+    await actions.openRow(Number(found.value));
+    showTab("inspect");
+  });
 }
 
 function chipKey(event) {
@@ -198,6 +240,8 @@ function wireExports() {
 
 function wireRest() {
   on("dismiss", "click", hideError);
+  // A message is about what was done before.
+  onPage("pointerdown", (event) => event.target.closest("#message") || hideError());
   on("keys", "click", () => $("help").showModal());
   onPage("resize", () => state.program && showLength());
   onPage("hashchange", actions.start);
@@ -219,6 +263,8 @@ guarded(async () => {
   showSliders();
   wireSource();
   wireProgram();
+  wireDragging();
+  wireSearch();
   wirePanels();
   wirePictures();
   wireExports();

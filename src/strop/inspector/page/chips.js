@@ -31,6 +31,7 @@ export function drawChips(row, program, { scores, token, pair }) {
     chip.classList.toggle("erased", hole && !cut);
     chip.classList.toggle("first-cut", k === program.length);
     chip.classList.toggle("current", k === token);
+    chip.classList.remove("target");
     chip.setAttribute("aria-pressed", pair.includes(k));
     chip.tabIndex = k === (token ?? 0) ? 0 : -1; // Tab stops once, arrow keys move within
     const status = cut ? "cut off" : hole ? "erased" : "active";

@@ -1,4 +1,4 @@
-// R² by length. The slider below the plot is its x axis.
+// R² centred and cosine by length. The slider below the plot is its x axis.
 
 const THUMB = 22; // width of the slider's handle, whose centre does not reach the ends
 const LEFT = 34; // width of the tick labels; the slider starts here too
@@ -13,14 +13,14 @@ function add(parent, kind, attributes, text) {
   return element;
 }
 
-/** Lines of `curve` ({r2, r2_centred}), the chosen length and the predicted one. */
-export function drawCurve(svg, { curve, length, predicted, capacity, scores }) {
+/** Lines of `curve`, the cosine that is expected, the chosen length and the predicted one. */
+export function drawCurve(svg, { curve, expected, length, predicted, capacity, scores }) {
   const width = svg.clientWidth || 600;
   svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   svg.replaceChildren();
   const share = (at) => (at - 1) / Math.max(capacity - 1, 1);
   const x = (at) => LEFT + THUMB / 2 + share(at) * (width - LEFT - THUMB);
-  const known = curve ? [...curve.r2, ...curve.r2_centred].filter((v) => v !== null) : [];
+  const known = curve ? [...curve.cosine, ...curve.r2_centred].filter((v) => v !== null) : [];
   const top = Math.min(1, Math.max(...known, 0.1) + 0.08);
   // Very negative values are clipped to keep the plot readable.
   const bottom = Math.max(-0.5, Math.min(0, ...known));
@@ -38,15 +38,19 @@ export function drawCurve(svg, { curve, length, predicted, capacity, scores }) {
     add(svg, "line", { x1: at, x2: at, y1: 0, y2: HEIGHT, class: "predicted" });
     add(svg, "text", { x: at + side, y: 9, class: "tick", "text-anchor": anchor }, `predicted ${predicted}`);
   }
-  if (!curve) return;
-  for (const [name, label] of [["r2_centred", "centred"], ["r2", "R²"]]) {
-    const points = curve[name]
+  const line = (values, name) => {
+    const points = values
       .map((value, at) => (value === null ? null : `${x(at + 1).toFixed(1)},${y(value).toFixed(1)}`))
       .filter(Boolean);
     add(svg, "polyline", { points: points.join(" "), class: name });
+  };
+  if (!curve) return;
+  if (expected) line(expected, "expected");
+  for (const [name, label] of [["cosine", "cosine"], ["r2_centred", "R² centred"]]) {
+    line(curve[name], name);
     const last = curve[name].findLast((value) => value !== null);
     if (last !== undefined) {
-      const below = name === "r2_centred" ? 15 : -7; // the centred R² is never higher
+      const below = name === "r2_centred" ? 15 : -7; // the centred R² is hardly ever higher
       add(svg, "text", { x: width, y: y(last) + below, class: `tick ${name}`, "text-anchor": "end" }, label);
     }
     const here = scores?.[name];

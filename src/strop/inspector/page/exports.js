@@ -24,6 +24,7 @@ export function pythonLines({ model, source, encoded, program, token, pair }) {
   if (!source || paired) lines.push("import torch", "");
   lines.push("import strop");
   if (source?.scene) lines.push("from strop.data import ScenesDataset");
+  if (source?.sample !== undefined) lines.push("from strop.data.samples import photograph");
   if (source) lines.push("from strop.metrics import r2, r2_centred");
   if (paired) lines.push("from strop.analysis.counterfactual import pair_erasure");
   lines.push("", `tok = strop.load(${JSON.stringify(model.name)})`);
@@ -59,7 +60,8 @@ export function pythonLines({ model, source, encoded, program, token, pair }) {
   return `${lines.join("\n")}\n`;
 }
 
-function imageLine({ scene, name }) {
+function imageLine({ scene, name, sample }) {
+  if (sample !== undefined) return `photograph(${JSON.stringify(name)})`;
   if (!scene) return JSON.stringify(name);
   return `ScenesDataset(1, seed=${scene.seed}, start=${scene.index}, size=${scene.size})[0].image`;
 }

@@ -35,6 +35,14 @@ export function swap(program, i, j) {
   return { ...program, codes, erased: program.erased.map(place).sort((a, b) => a - b) };
 }
 
+/** Move the token at `from` to `to`; those between move by one. */
+export function moveTo(program, from, to) {
+  const order = program.codes.map((_, k) => k);
+  order.splice(to, 0, ...order.splice(from, 1));
+  const erased = order.flatMap((k, at) => (isErased(program, k) ? [at] : []));
+  return { ...program, codes: order.map((k) => program.codes[k]), erased };
+}
+
 export const same = (a, b) =>
   a.length === b.length && sameCodes(a, b) && `${a.erased}` === `${b.erased}`;
 

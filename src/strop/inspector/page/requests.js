@@ -19,6 +19,26 @@ export const guarded =
     }
   };
 
+/** What to search for: by "image", "region" or "codes". */
+export function searchRequest(by, codes) {
+  const { image, program, encoded, patch, model } = state;
+  if (by === "codes") return { codes };
+  if (by === "region") {
+    if (!image || patch === null) {
+      throw new RequestError("No patch is selected. Click the image on the Inspect tab first.");
+    }
+    const side = model.image_size / model.grid;
+    const [row, column] = [Math.floor(patch / model.grid), patch % model.grid];
+    const [top, left] = [row, column].map((at) => Math.max(at - 1, 0));
+    const [bottom, right] = [row, column].map((at) => Math.min(at + 2, model.grid));
+    const region = [left, top, right - left, bottom - top].map((patches) => patches * side);
+    return { image, region, codes };
+  }
+  const unchanged = `${program.codes}` === `${encoded.codes}`;
+  if (!image || !unchanged) return { program: programs.toWire(program), codes };
+  return { image, without: program.erased.filter((k) => k < program.length), codes };
+}
+
 /** After every change of the program. */
 export function changed() {
   requestField();
@@ -36,7 +56,7 @@ const requestField = latest(async () => {
     // An error shown since the request was sent has another cause.
     if (state.program === program && errorCount === before) hideError();
     await showFields();
-    announce(`R² ${$("r2").textContent}`);
+    announce(`R² centred ${$("r2-centred").textContent}`);
   } catch (error) {
     showError(error);
     if (state.program === program) {

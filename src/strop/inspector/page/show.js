@@ -5,9 +5,11 @@ import { drawChips, makeChip } from "./chips.js";
 import { drawCurve } from "./curve.js";
 import * as drawing from "./drawing.js";
 import * as programs from "./program.js";
-import { $, history, state } from "./state.js";
+import { $, history, state, touch } from "./state.js";
 
 export const chipAt = (k) => $("chips").children[k];
+
+const press = touch ? "Tap" : "Click";
 
 const number = (value, digits = 3) =>
   value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−");
@@ -58,6 +60,7 @@ function showScores() {
   $("r2").textContent = number(result?.scores?.r2);
   $("r2-centred").textContent = number(result?.scores?.r2_centred);
   $("cosine").textContent = number(result?.scores?.cosine);
+  $("floor").textContent = number(result?.scores?.floor, 2);
   $("length-shown").textContent = `${program.length} of ${program.codes.length}`;
   $("bits").textContent = Math.round(program.length * Math.log2(program.codebook_size));
 }
@@ -70,7 +73,21 @@ export function showLength() {
   $("length").value = program.length;
   $("length").setAttribute("aria-valuetext", `${program.length} of ${capacity} codes${suffix}`);
   const scores = accepted === program ? result?.scores : null;
-  drawCurve($("curve"), { curve, length: program.length, predicted, capacity, scores });
+  const { length } = program;
+  const expected = expectedNow();
+  drawCurve($("curve"), { curve, expected, length, predicted, capacity, scores });
+  $("quality-row").hidden = !expected;
+  if (!expected) return;
+  $("quality").min = expected[0].toFixed(3);
+  $("quality").max = expected.at(-1).toFixed(3);
+  if (document.activeElement !== $("quality")) $("quality").value = expected[length - 1];
+  $("quality-shown").textContent = `expected cosine ${number(expected[length - 1])}`;
+}
+
+/** What the rate head expects, unless edits have made it void. */
+function expectedNow() {
+  const { program, encoded, expected } = state;
+  return programs.withoutLength(program) === programs.withoutLength(encoded) ? expected : null;
 }
 
 function showChoices() {
@@ -171,8 +188,8 @@ export function showToken() {
 function describe(k) {
   const { program, erasure } = state;
   const code = `Code ${program.codes[k]}`;
-  if (k >= program.length) return `${code}, past the length. Click it to extend the program.`;
-  if (programs.isErased(program, k)) return `${code}, erased. Click it to restore it.`;
+  if (k >= program.length) return `${code}, past the length. ${press} it to extend the program.`;
+  if (programs.isErased(program, k)) return `${code}, erased. ${press} it to restore it.`;
   const score = erasure?.scores[k];
   if (score === undefined) return code;
   if (score === null) return `${code}, the only active token.`;
@@ -185,7 +202,9 @@ function showPair() {
   const [first, second] = pair;
   $("pair-tools").hidden = second === undefined;
   if (first === undefined) {
-    $("pair-text").textContent = "Shift-click two codes, or press Space on them, to see their synergy.";
+    $("pair-text").textContent = touch
+      ? "Choose “selects” and tap two codes to see their synergy."
+      : "Shift-click two codes, or press Space on them, to see their synergy.";
   } else if (second === undefined) {
     $("pair-text").textContent = `Token ${first} is selected. Select another.`;
   } else {
@@ -198,7 +217,7 @@ function showPair() {
 function showPatch() {
   const { patch, erasure, program, model } = state;
   if (patch === null) {
-    $("patch-text").textContent = "Click the image to rank tokens by their effect on a patch.";
+    $("patch-text").textContent = `${press} the image to rank tokens by their effect on a patch.`;
     $("ranking").replaceChildren();
     return;
   }
@@ -223,8 +242,8 @@ function rankedToken({ k, effect }, top) {
   return item;
 }
 
-function labelled(kind, text) {
-  const span = document.createElement("span");
+function labelled(kind, text, tag = "span") {
+  const span = document.createElement(tag);
   span.className = kind;
   span.textContent = text;
   return span;
@@ -236,7 +255,7 @@ function showSecond() {
   $("second-text").textContent =
     token === null
       ? "Select a token above, then a code here."
-      : `Click a code to copy it to token ${token}.`;
+      : `${press} a code to copy it to token ${token}.`;
 }
 
 /** Show the second image and its codes. */
@@ -247,6 +266,52 @@ export function showDonor() {
   const chips = program.codes.slice(0, program.length).map(makeChip);
   for (const chip of chips) chip.setAttribute("aria-label", `Transplant code ${chip.textContent}`);
   $("donor-chips").replaceChildren(...chips);
+}
+
+/** Mark the chip that a dragged one would be dropped on. */
+export function showTarget(target) {
+  for (const chip of $("chips").children) chip.classList.toggle("target", chip === target);
+}
+
+/** Show "inspect" or "search". */
+export function showTab(tab) {
+  for (const each of ["inspect", "search"]) {
+    $(each).hidden = each !== tab;
+    $(`tab-${each}`).setAttribute("aria-selected", each === tab);
+  }
+  $("query-image").hidden = !state.image;
+  if (state.image) $("query-image").src = drawing.pngAddress(state.image);
+  if (tab === "inspect") show(); // the width of the curve is known again
+}
+
+export function showHits({ hits, total, unindexed }) {
+  const rest = unindexed ? ` ${unindexed} rows are not in the index: run strop index.` : "";
+  $("found").textContent = `${hits.length} of ${total} images.${rest}`;
+  $("hits").replaceChildren(...hits.map(hitItem));
+}
+
+function hitItem({ row, key, length, score, region, thumbnail }) {
+  const square = picture(key, thumbnail, "button");
+  Object.assign(square, { type: "button", value: row, title: `Inspect ${key}` });
+  if (region) {
+    const frame = labelled("region", "");
+    ["left", "top", "width", "height"].forEach((side, at) => (frame.style[side] = `${100 * region[at]}%`));
+    square.append(frame);
+  }
+  const item = document.createElement("li");
+  const about = score === null ? `${length} codes` : `${number(score, 2)}, ${length} codes`;
+  item.append(square, labelled("", `${key.split("/").at(-1)}: ${about}`));
+  return item;
+}
+
+/** A square with a thumbnail. */
+function picture(name, thumbnail, tag = "div") {
+  const image = new Image();
+  image.src = `data:image/webp;base64,${thumbnail}`;
+  image.alt = name;
+  const square = labelled("square", "", tag);
+  square.append(image);
+  return square;
 }
 
 export function showCodePage(page) {
@@ -261,15 +326,11 @@ export function showCodePage(page) {
 }
 
 function appearance({ name, thumbnail, position, length, map }) {
-  const image = new Image();
-  image.src = `data:image/webp;base64,${thumbnail}`;
-  image.alt = name;
   const canvas = document.createElement("canvas");
   canvas.ariaHidden = "true";
   drawing.paintHeat(canvas, map, drawing.largest(map), true);
-  const square = document.createElement("div");
-  square.className = "square";
-  square.append(image, canvas);
+  const square = picture(name, thumbnail);
+  square.append(canvas);
   const item = document.createElement("li");
   item.append(square, labelled("", `${name}, token ${position} of ${length}`));
   return item;
@@ -277,12 +338,21 @@ function appearance({ name, thumbnail, position, length, map }) {
 
 export function showFacts() {
   const { model } = state;
-  const { name, image_size, grid, max_length, codebook_size, teacher } = model;
+  const { name, image_size, grid, max_length, codebook_size, teacher, samples } = model;
   $("facts").textContent =
     `${name} · ${image_size} px · ${grid} × ${grid} patches · ` +
     `up to ${max_length} of ${codebook_size} codes · teacher ${teacher}`;
   $("objects").min = model.min_objects;
   $("objects").max = model.max_objects;
+  for (const id of ["scene", "second-scene"]) $(id).hidden = !model.sees_scenes;
+  for (const id of ["samples", "second-sample"]) $(id).hidden = model.sees_scenes;
+  for (const [at, sample] of samples.entries()) {
+    const button = labelled("", sample.replace(/\.\w+$/, ""), "button");
+    Object.assign(button, { type: "button", value: at });
+    $("samples").append(button);
+  }
+  $("tabs").hidden = !model.store;
+  if (touch) for (const each of document.querySelectorAll("[data-touch]")) each.textContent = each.dataset.touch;
 }
 
 export function showSliders() {

@@ -6,12 +6,15 @@ export const $ = (id) => document.getElementById(id);
 
 export const history = new History();
 
+export const touch = matchMedia("(pointer: coarse)").matches;
+
 export const state = {
   model: null,
-  source: null, //    { scene } or { name }; null for a program without its image
+  source: null, //    { scene }, { name } or { name, sample }; null for a program without its image
   image: null, //     the model's square, a PNG in base64
   encoded: null, //   the program before edits
   predicted: null, // its length, if the model predicted it
+  expected: null, //  cosine that a rate head expects at every length
   program: null, //   the program as it is shown
   accepted: null, //  the last one that the server accepted
   result: null, //    its field, preview and scores
@@ -28,5 +31,5 @@ export const state = {
   cursor: 0, //       the patch that the arrow keys move
   codePage: null,
   second: null, //    { image, program }
-  clickSelects: matchMedia("(pointer: coarse)").matches, // touch screens cannot hover
+  clickSelects: touch, // touch screens cannot hover
 };
