@@ -626,7 +626,99 @@ def fits() -> str:
     return table(header, rows)
 
 
+def entropy() -> str:
+    """Bytes of entropy-coded programs, and R² beside PCA at as many coded bits."""
+    parts = []
+    rows = []
+    for path in sorted(RESULTS.glob("entropy_*.json")):
+        found = result(path.stem)
+        coded, name = found["coded"], f"`{found['model']}`"
+        parts.append(
+            f"{name}: {coded['bytes_per_image']:.1f} bytes an image with its length, "
+            f"{100 * coded['of_fixed_rate']:.1f} % of {coded['fixed_bytes_per_image']:.1f} bytes "
+            f"at a fixed rate ({coded['images']:,} images of `{label(found['data'])}`; the prior "
+            f"takes {found['prior_bytes'] / 1000:.0f} KB)."
+        )
+        for row in found["rates"]:
+            margin = row["margin_r2_centred"]
+            rows.append(
+                [
+                    f"{name}, {'own lengths' if row['lengths'] == 'own' else row['lengths']}",
+                    f"{row['fixed_bits']:.0f}",
+                    f"{row['coded_bits']:.0f}",
+                    f"{row['model']['r2_centred']:.3f}",
+                    f"{row['pca']['r2_centred']:.3f}",
+                    "{value:+.3f} ({low:+.3f} to {high:+.3f})".format(**margin),
+                ]
+            )
+    header = ["tokens", "fixed bits", "coded bits", "R² centred", "PCA", "margin"]
+    text = (
+        "PCA at as many entropy-coded bits, with quantized coefficients and an adaptive coder of "
+        "its own, fitted on other images:"
+    )
+    return "\n\n".join([*parts, text, table(header, rows)])
+
+
+def probes() -> str:
+    """mIoU of the strong probes, and its differences."""
+    blocks = []
+    for path in sorted((RESULTS / "probes").glob("*/*/segmentation.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+
+        def scored(each: dict[str, Any], form: str) -> str:
+            value, (low, high) = each["values"]["miou"], each["intervals"]["miou"]
+            return f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+        rows = [
+            [f"`{name}`", scored(each, ".1f")] for name, each in found["representations"].items()
+        ]
+        rows += [[name, scored(each, "+.1f")] for name, each in found["differences"].items()]
+        title = (
+            f"mIoU in % of `{found['model']['name']}` on `{label(found['data'])}`, protocol "
+            f"`{found['protocol']}`, {found['train_images']:,} training images:"
+        )
+        blocks += [title, table(["", "mIoU"], rows)]
+    return "\n\n".join(blocks)
+
+
+def ladder() -> str:
+    """Scores of one reader on every rung."""
+    if not (RESULTS / "ladder.json").is_file():
+        return ""
+    found = result("ladder")
+    shown = {
+        "count_error": "count error",
+        "attribute_accuracy": "attribute accuracy",
+        "placed_accuracy": "matched by place",
+        "position_mae": "position MAE",
+    }
+
+    def scored(value: float, low: float, high: float) -> str:
+        return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+    rows = [
+        [f"`{name}`", *(scored(*each[key]) for key in shown)]
+        for name, seeds in found["rungs"].items()
+        for each in seeds
+    ]
+    about = (
+        f"`{found['model']}`, {found['train_scenes']:,} scenes to train on for "
+        f"{found['epochs']:g} epochs, {found['test_scenes']:,} to test on, "
+        f"{found['mean_length']:.1f} tokens on average:"
+    )
+    return f"{about}\n\n{table(['', *shown.values()], rows)}"
+
+
+def label(spec: str) -> str:
+    """A spec without the folders of its path."""
+    kind, _, rest = spec.partition(":")
+    return f"{kind}:{rest.rpartition('/')[2]}"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "entropy": entropy,
+    "probes": probes,
+    "ladder": ladder,
     "speed": speed,
     "cost": cost,
     "engines": engines,

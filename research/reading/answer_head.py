@@ -8,15 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from code_transformer import Inputs, NetworkConfig, layer_sizes
 from questions import ANSWERS, QuestionAnswer
 from reader_network import Reader
+from strop.analysis.network_training import StepProgress, train_network
 from strop.analysis.pairs import ScenePairs
-from strop.analysis.small_transformer import (
-    NetworkConfig,
-    StepProgress,
-    layer_sizes,
-    train_network,
-)
 from strop.random import seeded
 
 LONGEST = 24  # words of a question
@@ -75,7 +71,7 @@ class AnswerHead(nn.Module):
         found: list[str] = []
         for part in torch.arange(len(questions), device=words.device).split(batch):
             codes, active = program.codes[rows[part]], program.active[rows[part]]
-            logits = self(words[part], reader.encoder(codes, active), active)
+            logits = self(words[part], reader.encoder(Inputs(codes, active)), active)
             found += [ANSWERS[index] for index in logits.argmax(-1).tolist()]
         return found
 
@@ -103,7 +99,7 @@ def train_answer_head(
         def loss(part: Tensor) -> Tensor:
             codes, active = program.codes[rows[part]], program.active[rows[part]]
             with torch.no_grad():
-                memory = reader.encoder(codes, active)
+                memory = reader.encoder(Inputs(codes, active))
             return F.cross_entropy(head(words[part], memory, active).float(), target[part])
 
         train_network(head, loss, len(questions), epochs=epochs, seed=seed, progress=progress)

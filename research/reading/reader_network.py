@@ -1,4 +1,4 @@
-"""A small network that reads a program and writes the scene, object by object.
+"""A small network that reads a program, or vectors, and writes the scene, object by object.
 
 It writes the number of objects; then for each of them, nearest to the camera first, its cell on the
 ground and its attributes. The cell comes first, so that attributes are predicted given the place.
@@ -13,17 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from consensus import Places, Words, consensus
-from strop.analysis.pairs import ScenePairs
-from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
-from strop.analysis.small_transformer import (
+from code_transformer import (
     CodeTransformer,
+    Inputs,
     NetworkConfig,
-    StepProgress,
     causal_mask,
     layer_sizes,
-    train_network,
 )
+from consensus import Places, Words, consensus
+from strop.analysis.network_training import StepProgress, train_network
+from strop.analysis.pairs import ScenePairs
+from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
 from strop.errors import DataError
 from strop.program import Program
 from strop.random import seeded
@@ -36,15 +36,17 @@ _STEPS = 2 * MAX_OBJECTS + 1
 
 
 class Reader(nn.Module):
-    """A transformer over the codes, and a causal decoder over the steps of the scene."""
+    """A transformer over codes or vectors, and a causal decoder over the steps of the scene."""
 
     near: Tensor
 
-    def __init__(self, config: NetworkConfig, codebook_size: int, capacity: int) -> None:
+    def __init__(
+        self, config: NetworkConfig, size: int, capacity: int, *, vectors: bool = False
+    ) -> None:
         super().__init__()
         self.config = config
         width = config.width
-        self.encoder = CodeTransformer(config, codebook_size, capacity)
+        self.encoder = CodeTransformer(config, size, capacity, vectors=vectors)
         self.start = nn.Parameter(torch.randn(width))
         self.steps = nn.Parameter(torch.randn(_STEPS, width))
         self.count_in = nn.Embedding(MAX_OBJECTS + 1, width)
@@ -82,18 +84,18 @@ class Reader(nn.Module):
             [e(w) for e, w in zip(self.words_in, words.unbind(-1), strict=True)]
         ).sum(0)
 
-    def loss(self, codes: Tensor, active: Tensor, scenes: SceneTensors) -> Tensor:
+    def loss(self, inputs: Inputs, scenes: SceneTensors) -> Tensor:
         """Mean cross-entropy of the count, and of each object's cell and words."""
         objects = torch.stack([self.embed_cells(scenes.cells), self.embed_words(scenes.words)], 2)
         written = torch.cat(
             [
-                self.start.expand(len(codes), 1, -1),
+                self.start.expand(len(inputs), 1, -1),
                 self.count_in(scenes.count)[:, None],
                 objects.flatten(1, 2)[:, :-1],  # nothing follows the words of the last object
             ],
             dim=1,
         )
-        states = self.decode(self.encoder(codes, active), active, written)
+        states = self.decode(self.encoder(inputs), inputs.active, written)
         count = F.cross_entropy(self.count_out(states[:, 0]).float(), scenes.count)
         cells = -(
             self.near[scenes.cells] * self.cell_out(states[:, 1::2]).float().log_softmax(-1)
@@ -105,49 +107,49 @@ class Reader(nn.Module):
         )
         return count + ((cells + words) * scenes.present).sum() / scenes.present.sum()
 
-    def read(self, program: Program, *, samples: int = 16, seed: int = 0) -> list[Objects]:
+    def read(self, source: Program | Inputs, *, samples: int = 16, seed: int = 0) -> list[Objects]:
         """The scenes of B programs: the consensus of `samples` readings of each."""
-        drawn = self._draw(program, samples, seed)
+        drawn = self._draw(source, samples, seed)
         return [named(*consensus(words, places)) if places.size else () for words, places in drawn]
 
     def readings(
-        self, program: Program, *, samples: int = 16, seed: int = 0
+        self, source: Program | Inputs, *, samples: int = 16, seed: int = 0
     ) -> list[list[Objects]]:
         """For each of B programs, `samples` scenes drawn from the reader's distribution.
 
         All have the median number of objects.
         """
-        drawn = self._draw(program, samples, seed)
+        drawn = self._draw(source, samples, seed)
         return [list(map(named, words, places)) for words, places in drawn]
 
     @torch.no_grad()
     def _draw(
-        self, program: Program, samples: int, seed: int, batch: int = 64
+        self, source: Program | Inputs, samples: int, seed: int, batch: int = 64
     ) -> Iterator[tuple[Words, Places]]:
         """Words `(S, n, 4)` and places `(S, n, 2)` of S readings of each program."""
-        rows = program.as_batch().to(self.device)
+        rows = Inputs.of(source).to(self.device)
         random = torch.Generator(self.device).manual_seed(seed)
         for start in range(0, len(rows), batch):
             part = rows[start : start + batch]
-            count, words, cells = self._write(part.codes, part.active, samples, random)
+            count, words, cells = self._write(part, samples, random)
             places = places_of(cells).cpu().numpy()
             for n, w, p in zip(count.tolist(), words.cpu().numpy(), places, strict=True):
                 yield w[:, :n], p[:, :n]
 
     def _write(
-        self, codes: Tensor, active: Tensor, samples: int, random: torch.Generator
+        self, inputs: Inputs, samples: int, random: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Counts `(B,)`, and words `(B, S, n, 4)` and cells `(B, S, n)` drawn object by object."""
-        memory = self.encoder(codes, active)
-        written = self.start.expand(len(codes), 1, -1)
+        memory, active = self.encoder(inputs), inputs.active
+        written = self.start.expand(len(inputs), 1, -1)
         odds = self.count_out(self.decode(memory, active, written)[:, -1]).softmax(-1)
         count = (odds.cumsum(-1) < 0.5).sum(-1).clamp(max=MAX_OBJECTS)
         written = torch.cat([written, self.count_in(count)[:, None]], dim=1)
         memory, active, written = (
             x.repeat_interleave(samples, dim=0) for x in (memory, active, written)
         )
-        cells = codes.new_zeros(len(written), int(count.max()))
-        words = codes.new_zeros(*cells.shape, len(SIZES))
+        cells = count.new_zeros(len(written), int(count.max()))
+        words = count.new_zeros(*cells.shape, len(SIZES))
         for slot in range(cells.shape[1]):
             state = self.decode(memory, active, written)[:, -1]
             cells[:, slot] = _choose(self.cell_out(state), random)
@@ -261,13 +263,25 @@ def train_reader(
         raise DataError(
             "These programs have no scenes.", "Use data with scenes: scenes:?n=... or clevr:PATH."
         )
-    program = pairs.program.to(device)
-    scenes = scene_tensors(pairs.scenes).to(device)
     with seeded(seed):
-        reader = Reader(config, program.codebook_size, program.capacity).to(device)
-
-        def loss(rows: Tensor) -> Tensor:
-            return reader.loss(program.codes[rows], program.active[rows], scenes[rows])
-
-        train_network(reader, loss, len(pairs), epochs=epochs, seed=seed, progress=progress)
+        reader = Reader(config, pairs.program.codebook_size, pairs.program.capacity).to(device)
+    fit_reader(reader, Inputs.of(pairs.program), pairs.scenes, epochs, seed, progress)
     return reader
+
+
+def fit_reader(
+    reader: Reader,
+    inputs: Inputs,
+    scenes: Sequence[Objects],
+    epochs: float,
+    seed: int = 0,
+    progress: StepProgress | None = None,
+) -> None:
+    """Train a reader to write `scenes` from inputs, which may be on another device."""
+    truth = scene_tensors(scenes).to(reader.device)
+
+    def loss(rows: Tensor) -> Tensor:
+        return reader.loss(inputs[rows.to(inputs.values.device)].to(reader.device), truth[rows])
+
+    with seeded(seed):
+        train_network(reader, loss, len(inputs), epochs=epochs, seed=seed, progress=progress)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,13 @@ _HEADER = ("codebook_size", "model")
 LOADS_AS = "loads_as"
 _LISTS = ("codes", "rest", "erased")
 _DIGEST = b"strop.digest"
+
+
+class CodeLengths(Protocol):
+    """A prior over programs: see `strop.analysis.prior.Prior`."""
+
+    def bits(self, program: Program) -> Tensor:
+        """`(B,)`: bits of each program."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -82,6 +89,13 @@ class Program:
     def bits(self) -> Tensor:
         """`(B,)` float: what the active prefix costs at a fixed rate, `length * log2(N)`."""
         return self.lengths * math.log2(self.codebook_size)
+
+    def entropy_bits(self, prior: CodeLengths) -> Tensor:
+        """`(B,)`: what each program, with its length, costs an entropy coder with this prior.
+
+        The prior of a model comes from `strop.analysis.prior.load_prior`.
+        """
+        return prior.bits(self)
 
     def __len__(self) -> int:
         return len(self.codes) if self.codes.ndim == 2 else int(self.lengths)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from chains import N, known_bits, markov
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
@@ -29,43 +30,7 @@ from strop.analysis.ngrams import (
     symbols_of,
 )
 from strop.analysis.pairs import ScenePairs, program_of
-from strop.analysis.prior import Prior, load_prior, train_prior
-from strop.analysis.small_transformer import NetworkConfig
-from strop.errors import FormatError, ProgramError
-from strop.program import Program
-from strop.statistics import auc
-
-N, K, STOP = 4, 12, 0.15
-# Each code is followed by itself or its successor, three to one.
-CHAIN = 0.75 * np.eye(N) + 0.25 * np.roll(np.eye(N), 1, axis=1)
-
-
-def entropy(*p: float) -> float:
-    return -sum(x * math.log2(x) for x in p)
-
-
-def markov(count: int, seed: int = 0) -> Program:
-    random = np.random.default_rng(seed)
-    rows = []
-    for _ in range(count):
-        codes = [int(random.integers(N))]
-        while len(codes) < K and random.random() >= STOP:
-            codes.append(int(random.choice(N, p=CHAIN[codes[-1]])))
-        rows.append(codes)
-    return program_of(rows, N, K)
-
-
-def known_bits(program: Program) -> float:
-    """What the chain's own entropy gives for programs of these lengths, per image."""
-    decisions = np.array([len(symbols) - 1 for symbols in symbols_of(program)])
-    return math.log2(N) + decisions.mean() * (
-        entropy(STOP, 1 - STOP) + (1 - STOP) * entropy(0.75, 0.25)
-    )
-
-
-@pytest.fixture(scope="module")
-def prior() -> Prior:
-    return train_prior(markov(1500), NetworkConfig(width=32, depth=1, dropout=0.0), epochs=12)
+from strop.analysis.prior import load_prior
 
 
 def test_counting_recovers_the_entropy_of_a_chain():
@@ -76,70 +41,6 @@ def test_counting_recovers_the_entropy_of_a_chain():
     assert bits["uniform"] > bits["unigram"] > 1.3 * bits["bigram"]
     symbols = sum(map(len, symbols_of(test)))
     assert bits["uniform"] * 1000 == pytest.approx(symbols * math.log2(N + 1))
-
-
-def test_the_prior_recovers_the_entropy_of_a_chain(prior):
-    test = markov(1000, seed=1)
-    assert prior.bits(test).mean() == pytest.approx(known_bits(test), rel=0.05)
-
-
-def test_samples_of_the_prior_are_of_the_chain(prior):
-    drawn = prior.sample(1000, seed=3)
-    assert torch.equal(drawn.codes, prior.sample(1000, seed=3).codes)
-    held_out = markov(1000, seed=1)
-    assert length_distance(drawn.lengths, held_out.lengths)["total_variation"] < 0.12
-    pairs = neighbours(drawn)
-    follows = np.isin((pairs[:, 1] - pairs[:, 0]) % N, (0, 1))
-    assert follows.mean() > 0.95
-    assert drawn.lengths.min() >= 1
-
-
-def test_surprise_detects_programs_of_another_chain(prior):
-    own = markov(200, seed=1)
-    backwards = own.codes.clone()
-    for row, length in enumerate(own.lengths.tolist()):
-        backwards[row, :length] = own.codes[row, :length].flip(0)
-    other = Program(codes=backwards, lengths=own.lengths, codebook_size=N)
-    long = own.lengths > 6
-    scores = torch.cat([prior.surprise(other)[long], prior.surprise(own)[long]])
-    assert auc(scores, torch.arange(len(scores)) < long.sum()) > 0.8
-
-
-@torch.no_grad()
-def test_a_priors_probabilities_are_those_of_programs(prior):
-    # Over all programs of up to two codes, and those that continue after two, they sum to one.
-    short = [[a] for a in range(N)] + [[a, b] for a in range(N) for b in range(N)]
-    share = 2.0 ** -prior.bits(program_of(short, N, K))
-    going_on = prior.log_probabilities(torch.cartesian_prod(*[torch.arange(N)] * 2)).exp()
-    first, second = going_on[:, 0], going_on[:, 1]
-    rows = torch.arange(N * N)
-    pairs = torch.cartesian_prod(*[torch.arange(N)] * 2)
-    reach = first[rows, pairs[:, 0]] * second[rows, pairs[:, 1]]
-    onwards = (reach * (1 - going_on[:, 2, N])).sum()
-    assert float(share.sum() + onwards) == pytest.approx(1, abs=1e-4)
-    assert first[:, N].max() == 0, "no program is empty"
-
-
-@torch.no_grad()
-def test_a_full_program_pays_nothing_for_its_end(prior):
-    full = program_of([[0] * K], N, K)
-    before = prior.log_probabilities(full.codes[:, :-1])[0]
-    alone = -before[torch.arange(K), 0].sum() / math.log(2)
-    assert float(prior.bits(full)) == pytest.approx(float(alone), rel=1e-5)
-    assert symbols_of(full) == [[0] * K]
-    assert symbols_of(full.truncate(2)) == [[0, 0, N]]
-
-
-def test_a_prior_round_trips_through_a_file(prior, tmp_path):
-    path = tmp_path / "prior.safetensors"
-    path.write_bytes(prior.to_bytes())
-    test = markov(20, seed=5)
-    assert torch.equal(load_prior(path).bits(test), prior.bits(test))
-    path.write_bytes(b"nothing of the kind")
-    with pytest.raises(FormatError):
-        load_prior(path)
-    with pytest.raises(ProgramError, match="not of this prior"):
-        prior.bits(program_of([[1]], N + 1, K))
 
 
 def test_witten_bell_smoothing_by_hand():
@@ -206,7 +107,7 @@ def test_the_analysis_end_to_end(tokenizer, tmp_path):
     random = np.random.default_rng(0)
     codes = [random.integers(64, size=random.integers(1, 13)).tolist() for _ in range(60)]
     pairs = ScenePairs(program_of(codes, 64, 12, tokenizer.identity.codes), [()] * 60)
-    options = Options(epochs=1, width=16, depth=1, samples=20)
+    options = Options(epochs=1, width=16, samples=20)
     findings = run(subject_of(tokenizer, pairs), options)
     numbers = findings.numbers
     assert numbers["perplexity"]["uniform"] == pytest.approx(65)

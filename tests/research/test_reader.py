@@ -7,6 +7,7 @@ import pytest
 import torch
 from spelled import spelled_pairs, subject_of
 
+from code_transformer import NetworkConfig
 from consensus import consensus
 from reader import Options, curve_sizes, draw_curve, run
 from reader_network import (
@@ -20,7 +21,6 @@ from reader_network import (
 from scene_scores import naive_scene, score
 from strop.analysis.pairs import ScenePairs
 from strop.analysis.scene_objects import SceneObject
-from strop.analysis.small_transformer import NetworkConfig
 from strop.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.slow

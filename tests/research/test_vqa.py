@@ -7,11 +7,11 @@ from chat_server import Answer, serve
 from spelled import spell, spelled_pairs, subject_of
 
 from answer_head import train_answer_head
+from code_transformer import NetworkConfig
 from questions import Question, QuestionAnswer, ask_all
 from reader_network import train_reader
 from scene_text import write_codes
 from strop.analysis.scene_objects import SceneObject
-from strop.analysis.small_transformer import NetworkConfig
 from strop.errors import ConfigError
 from vqa import (
     Options,

@@ -11,7 +11,7 @@ from typing import Any
 
 from strop.analysis.evaluate import KIND, Result
 from strop.analysis.findings import FORMAT, Table
-from strop.analysis.metric_info import METRICS
+from strop.analysis.metric_info import METRICS, Metric
 from strop.analysis.page import (
     Block,
     Heading,
@@ -249,6 +249,8 @@ def _suite(suite: str, parts: list[Result]) -> Iterator[Block]:
             yield Text(f"{_label(part)}: {note}")
         if suite == "alignment":
             yield from _baselines(part)
+        if differences := part.get("differences"):
+            yield from _differences(part, differences, columns)
         if lengths := part.get("lengths") if "representations" in part else None:
             yield from _at_lengths(part, lengths, columns)
         for picture in part["pictures"]:
@@ -275,11 +277,14 @@ def _cell(part: Result, representation: str, name: str, values: dict[str, float 
     """A value with its interval, if it has one."""
     if name not in values:
         return ""
-    measure = METRICS[name]
     found = part["representations"][representation] if representation else part
+    return _with_interval(METRICS[name], {**found, "values": values}, name)
+
+
+def _with_interval(metric: Metric, found: Result, name: str) -> str:
     interval = found.get("intervals", {}).get(name)
-    bounds = f" [{', '.join(map(measure.format, interval))}]" if interval else ""
-    return measure.format(values[name]) + bounds
+    bounds = f" [{', '.join(map(metric.format, interval))}]" if interval else ""
+    return metric.format(found["values"][name]) + bounds
 
 
 def _baselines(part: Result) -> Iterator[Block]:
@@ -305,6 +310,17 @@ def _baselines(part: Result) -> Iterator[Block]:
     )
     if rows:
         yield Table("", header, rows)
+
+
+def _differences(part: Result, differences: Result, columns: list[str]) -> Iterator[Block]:
+    """Differences of representations, the images drawn together."""
+    shown = [name for name in columns if name in next(iter(differences.values()))["values"]]
+    rows = [
+        [pair, *(_with_interval(METRICS[name], found, name) for name in shown)]
+        for pair, found in differences.items()
+    ]
+    yield Text(f"{_label(part)}: differences of representations.")
+    yield Table("", ["", *(METRICS[name].heading for name in shown)], rows)
 
 
 def _at_lengths(part: Result, lengths: list[Result], columns: list[str]) -> Iterator[Block]:

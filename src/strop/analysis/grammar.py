@@ -1,4 +1,4 @@
-"""Grammar: prediction of the next code, by n-gram counts and by an autoregressive prior."""
+"""Grammar: prediction of the next code, by n-gram counts and by a trained prior."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from strop.analysis.ngrams import (
     symbols_of,
 )
 from strop.analysis.pairs import training_and_test
-from strop.analysis.prior import Prior, train_prior
-from strop.analysis.small_transformer import TrainingOptions
+from strop.analysis.prior import Prior
+from strop.analysis.prior_training import WIDTH, train_prior
 from strop.analysis.subject import Subject
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes, show_image
 from strop.model.tokenizer import Tokenizer
@@ -38,17 +38,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = 6
-PRIOR = "transformer"
+PRIOR = "prior"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(TrainingOptions):
+class Options:
     """Options of the grammar analysis.
 
-    samples  programs drawn from the prior
+    pairs       spec of the data to train on, such as scenes:?n=20000&seed=5; without one, the data
+                is split
+    test_share  share of the data that is then tested on
+    epochs      passes of the prior over the training data
+    width       width of the prior
+    samples     programs drawn from the prior
+    seed        random seed
     """
 
+    pairs: str = field(default="", metadata={"dataset": True})
+    test_share: float = field(default=0.2, metadata={"above": 0, "below": 1})
+    epochs: int = field(default=20, metadata={"min": 1})
+    width: int = field(default=WIDTH, metadata={"min": 1})
     samples: int = field(default=512, metadata={"min": 1})
+    seed: int = 0
 
 
 def run(subject: Subject, options: Options) -> Findings:
@@ -57,8 +68,8 @@ def run(subject: Subject, options: Options) -> Findings:
     train, test = (part.program for part in pairs)
     prior = train_prior(
         train,
-        options.network,
         epochs=options.epochs,
+        width=options.width,
         seed=options.seed,
         device=subject.tokenizer.device,
         progress=partial(subject.progress, "training the prior"),
@@ -126,9 +137,10 @@ def run(subject: Subject, options: Options) -> Findings:
         figures=figures,
         files={"prior.safetensors": prior.to_bytes()},
         notes=(
-            "A symbol is a code or the end of the program. Bits are those of an ideal entropy "
-            f"coder; the fixed rate is length times log2 {train.codebook_size}, {fixed:.1f} bits "
-            "on average, without the length.",
+            "A symbol is a code or the end of the program; the prior gives a length first, which "
+            "is the same information. Bits are those of an ideal entropy coder; the fixed rate is "
+            f"length times log2 {train.codebook_size}, {fixed:.1f} bits on average, without the "
+            "length.",
             "`Positions only` permutes the codes at each position among images: the difference to "
             "`as written` is the dependence between the codes of one image. Estimates of mutual "
             "information are biased upwards with many pairs and few programs; the shuffled rows "

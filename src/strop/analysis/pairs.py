@@ -60,7 +60,7 @@ def training_and_test(
     own = pairs_of(subject)
     if spec:
         train = encode_pairs(subject, spec)
-        if common := _in_common(train.scenes, own.scenes):
+        if common := objects_in_common(train.scenes, own.scenes):
             raise DataError(
                 f"{common} of the {len(own)} scenes to be tested on are also trained on.",
                 "Give --pairs other scenes: another seed, or another split.",
@@ -74,7 +74,7 @@ def training_and_test(
     return own[: len(own) - held_out], own[len(own) - held_out :]
 
 
-def _in_common(train: Sequence[Objects], test: Sequence[Objects]) -> int:
+def objects_in_common(train: Sequence[Objects], test: Sequence[Objects]) -> int:
     """The number of test scenes with equal objects at equal positions in a training scene."""
     by_words: dict[tuple[tuple[str, ...], ...], list[Objects]] = {}
     for scene in train:

@@ -1,67 +1,130 @@
-"""A small autoregressive prior over programs: their probability, and samples."""
+"""A prior over programs in integers: its probabilities are the same on every machine.
+
+The length of a program comes first, from counts. Each code then has the logit
+
+    table[k, c] + out[c] . sum over j < k of mix[k, j] embed[c_j]
+
+at position k: its frequency there, and a term that is linear in vectors of d numbers for all codes
+before it. All four tensors are 8-bit integers, so that products and sums are exact in float64, in
+any order, and a range coder gets the same frequencies wherever it runs.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as save_tensors
-from torch import Tensor, nn
+from torch import Tensor
 
-from strop.analysis.small_transformer import (
-    CodeTransformer,
-    NetworkConfig,
-    StepProgress,
-    train_network,
-)
-from strop.config import from_dict
-from strop.errors import FormatError, ProgramError
+from strop.analysis.range_coder import TOTAL, WORD
+from strop.errors import FormatError, ModelError, ProgramError
 from strop.files import PathLike, check_format, format_tag
+from strop.model.checkpoint import find_folder
 from strop.program import Program
-from strop.random import seeded
 
-FORMAT = 1
+FORMAT = 2
+FILE = "prior.safetensors"
+"""The file of the prior in the folder of a bundled model."""
+
+STEPS = 16  # logits per bit
+TABLE_STEPS = 8  # entries of the table per bit
+MOST_CODES = TOTAL // 2
+TENSORS = ("table", "embed", "mix", "out", "factor", "lengths")
+_DEEP = 40  # bits below the most probable code, where probabilities round to 0
 
 
-class Prior(CodeTransformer):
-    """A causal transformer over codes; symbol N ends a program.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prior:
+    """Probabilities of programs of at most K of N codes.
 
-    A program has at least one code, so it cannot end before it. It must end after K codes, which
-    costs nothing.
+    table    (K, N) int8: log2 of the probability at each position, in 1/8 bits, up to a constant
+    embed    (N, d) int8
+    mix      (K * (K - 1) / 2, d, d) int8: the entries of (K, K, d, d) below the diagonal
+    out      (N, d) int8
+    factor   float64 scalar: logits per unit of the linear term
+    lengths  (K,) int64: how often each length occurs
+    model    `identity.codes` of the model that wrote the programs, empty if unknown
     """
 
-    def __init__(
-        self, config: NetworkConfig, codebook_size: int, capacity: int, model: str
-    ) -> None:
-        super().__init__(config, codebook_size + 1, capacity)  # the end symbol also starts
-        self.codebook_size, self.capacity, self.model = codebook_size, capacity, model
-        self.out = nn.Linear(config.width, codebook_size + 1)
+    table: Tensor
+    embed: Tensor
+    mix: Tensor
+    out: Tensor
+    factor: Tensor
+    lengths: Tensor
+    model: str = ""
 
-    def log_probabilities(self, past: Tensor) -> Tensor:
-        """Codes so far `(B, T)`, T less than K, to log-probabilities `(B, T + 1, N + 1)`.
+    @property
+    def capacity(self) -> int:
+        """K."""
+        return len(self.table)
 
-        Row t is that of the symbol after the first t codes.
+    @property
+    def codebook_size(self) -> int:
+        """N."""
+        return self.table.shape[1]
+
+    def frequencies(self, past: Tensor, first: int = 0) -> Tensor:
+        """Codes so far `(B, T)`, T less than K, to frequencies `(B, T + 1 - first, N)` int64.
+
+        Row t is that of the code after the first `first + t` codes; rows sum to `TOTAL`.
         """
-        start = past.new_full((len(past), 1), self.codebook_size)
-        logits = self.out(self(torch.cat([start, past], dim=1))).float()
-        impossible = torch.zeros_like(logits, dtype=torch.bool)
-        impossible[:, 0, -1] = True
-        return logits.masked_fill(impossible, -torch.inf).log_softmax(-1)
+        last = past.shape[1]
+        mix = self._mix[first : last + 1, :last]
+        context = torch.einsum("kjed,bjd->bke", mix, self.embed.double()[past])
+        term = (context @ self.out.double().T) * self.factor
+        table = self.table[first : last + 1].double() * (STEPS // TABLE_STEPS)
+        return integer_softmax(table + term.floor())
 
-    def nats(self, codes: Tensor, lengths: Tensor) -> Tensor:
-        """Codes `(B, K)` and lengths `(B,)` to the negative log-probability of programs `(B,)`."""
-        place = torch.arange(self.capacity, device=codes.device)
-        # The end symbol also replaces the inactive codes after the end, which are not counted.
-        symbols = codes.masked_fill(place >= lengths[:, None], self.codebook_size)
-        log_p = self.log_probabilities(symbols[:, :-1]).gather(-1, symbols[..., None]).squeeze(-1)
-        return -log_p.masked_fill(place > lengths[:, None], 0.0).sum(1)
+    @property
+    def length_frequencies(self) -> Tensor:
+        """`(K,)` int64, which sum to `TOTAL`: no length is impossible."""
+        return _to_total(self.lengths.double())
 
     @torch.no_grad()
-    def bits(self, program: Program, *, batch: int = 256) -> Tensor:
-        """`(B,)`: the bits that an ideal entropy coder spends on each program."""
-        rows = program.as_batch()
+    def bits(self, program: Program, *, batch: int = 64) -> Tensor:
+        """`(B,)` float64: the bits that a range coder spends on each program, with its length."""
+        rows = self.check(program)
+        spent = WORD - self.length_frequencies.double().log2()[rows.lengths - 1]
+        for start in range(0, len(rows), batch):
+            part = rows[start : start + batch]
+            longest = int(part.lengths.max())
+            codes = part.codes[:, :longest]
+            found = self.frequencies(codes[:, :-1]).gather(-1, codes[..., None])[..., 0]
+            cost = WORD - found.double().log2()
+            inside = torch.arange(longest) < part.lengths[:, None]
+            spent[start : start + batch] += (cost * inside).sum(1)
+        return spent
+
+    def surprise(self, program: Program) -> Tensor:
+        """`(B,)`: bits per code; high for programs unlike the training data."""
+        return self.bits(program) / program.as_batch().lengths.cpu()
+
+    @torch.no_grad()
+    def sample(self, count: int, seed: int = 0) -> Program:
+        """`count` programs drawn from the prior."""
+        random = torch.Generator().manual_seed(seed)
+        drawn = torch.multinomial(self.length_frequencies.double(), count, True, generator=random)
+        codes = torch.empty(count, 0, dtype=torch.int64)
+        for k in range(self.capacity):
+            odds = self.frequencies(codes, first=k)[:, 0].double()
+            codes = torch.cat([codes, torch.multinomial(odds, 1, generator=random)], dim=1)
+        within = torch.arange(self.capacity) < drawn[:, None] + 1
+        return Program(
+            codes=codes.where(within, 0),
+            lengths=drawn + 1,
+            codebook_size=self.codebook_size,
+            model=self.model,
+        )
+
+    def check(self, program: Program) -> Program:
+        """The programs as a batch on the CPU; `ProgramError` if they are not of this prior."""
+        rows = program.to("cpu").as_batch()
         if (rows.codebook_size, rows.capacity) != (self.codebook_size, self.capacity):
             raise ProgramError(
                 f"Programs of {rows.capacity} out of {rows.codebook_size} codes are not of this "
@@ -73,80 +136,104 @@ class Prior(CodeTransformer):
                 f"The programs are of model {rows.model}, the prior is of {self.model}.",
                 "Use the prior of the model that wrote them.",
             )
-        rows = rows.to(self.device)
-        parts = zip(rows.codes.split(batch), rows.lengths.split(batch), strict=True)
-        return torch.cat([self.nats(*part) for part in parts]).cpu() / torch.log(torch.tensor(2.0))
-
-    def surprise(self, program: Program) -> Tensor:
-        """`(B,)`: bits per code; high for programs unlike the training data."""
-        return self.bits(program) / program.as_batch().lengths.cpu()
-
-    @torch.no_grad()
-    def sample(self, count: int, seed: int = 0) -> Program:
-        """`count` programs drawn from the prior."""
-        random = torch.Generator().manual_seed(seed)
-        codes = torch.empty(count, 0, dtype=torch.int64, device=self.device)
-        for _ in range(self.capacity):
-            odds = self.log_probabilities(codes)[:, -1].exp().cpu()
-            drawn = torch.multinomial(odds, 1, generator=random).to(self.device)
-            codes = torch.cat([codes, drawn], dim=1)
-        ended = codes == self.codebook_size
-        lengths = torch.where(ended.any(1), ended.int().argmax(1), self.capacity)
-        within = torch.arange(self.capacity, device=self.device) < lengths[:, None]
-        return Program(
-            codes=codes.where(within, 0),
-            lengths=lengths,
-            codebook_size=self.codebook_size,
-            model=self.model,
-        ).to("cpu")
+        if bool(rows.erased.any()):
+            raise ProgramError(
+                "Programs with erased tokens have no probability.", "Use `delete` or `truncate`."
+            )
+        return rows
 
     def to_bytes(self) -> bytes:
         """The prior as a safetensors file, for `load_prior`."""
-        about = {
-            "format": format_tag("prior", FORMAT),
-            "config": json.dumps(asdict(self.config)),
-            "codebook_size": str(self.codebook_size),
-            "capacity": str(self.capacity),
-            "model": self.model,
-        }
-        return save_tensors({k: v.cpu() for k, v in self.state_dict().items()}, about)
+        about = {"format": format_tag("prior", FORMAT), "model": self.model}
+        return save_tensors({name: getattr(self, name).contiguous() for name in TENSORS}, about)
+
+    @property
+    def _mix(self) -> Tensor:
+        """(K, K, d, d) float64; 0 on and above the diagonal."""
+        return from_triangle(self.mix.double(), self.capacity)
+
+
+def integer_softmax(logits: Tensor) -> Tensor:
+    """Whole logits `(..., N)` float64, in 1/16 bits, to frequencies of at least 1, int64.
+
+    They sum to `TOTAL`.
+    """
+    below = (logits.amax(-1, keepdim=True) - logits).clamp(max=STEPS * _DEEP).long()
+    return _to_total(torch.tensor(_powers(), dtype=torch.double, device=logits.device)[below])
+
+
+@cache
+def _powers() -> tuple[int, ...]:
+    """2^(30 - i / 16), rounded down: integer roots, since `pow` differs between machines."""
+    roots = []
+    for step in range(STEPS):
+        root = 1 << (31 * STEPS - step)
+        for _ in range(STEPS.bit_length() - 1):
+            root = math.isqrt(root)
+        roots.append(root)
+    return tuple(roots[i % STEPS] >> (1 + i // STEPS) for i in range(STEPS * _DEEP + 1))
+
+
+def _to_total(weights: Tensor) -> Tensor:
+    """Whole weights `(..., N)` float64 to frequencies of at least 1, int64, that sum to `TOTAL`.
+
+    One division and one product are rounded, in the same way by every IEEE machine.
+    """
+    spare = TOTAL - weights.shape[-1]
+    found = 1 + (weights * (spare / weights.sum(-1, keepdim=True))).long()
+    # What rounding leaves goes to the first of the most probable ones.
+    first = weights.argmax(-1, keepdim=True)
+    return found.scatter_add(-1, first, TOTAL - found.sum(-1, keepdim=True))
+
+
+def from_triangle(rows: Tensor, capacity: int) -> Tensor:
+    """(K * (K - 1) / 2, ...) to (K, K, ...), with 0 on and above the diagonal."""
+    full = rows.new_zeros(capacity, capacity, *rows.shape[1:])
+    lower = torch.tril_indices(capacity, capacity, -1, device=rows.device)
+    return full.index_put((lower[0], lower[1]), rows)
 
 
 def load_prior(path: PathLike) -> Prior:
-    """Read a file of `Prior.to_bytes`; `FormatError` for any other file."""
-    try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-            check_format(about.get("format"), "prior", FORMAT, path)
-            prior = Prior(
-                from_dict(NetworkConfig, json.loads(about["config"])),
-                int(about["codebook_size"]),
-                int(about["capacity"]),
-                about["model"],
+    """A file of `Prior.to_bytes`, or that of a model by its name or folder."""
+    file = Path(path)
+    if not file.is_file():
+        file = find_folder(path) / FILE
+        if not file.is_file():
+            raise ModelError(
+                f"The model {path} has no prior.",
+                "Train one with `strop study MODEL grammar`, and give its prior.safetensors.",
             )
-            prior.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        raise FormatError(f"{path} holds no prior ({error}).", "Run the grammar study.") from error
-    return prior.eval()
-
-
-def train_prior(
-    program: Program,
-    config: NetworkConfig,
-    *,
-    epochs: float,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    progress: StepProgress | None = None,
-) -> Prior:
-    """A prior over programs, trained to minimise the bits per code."""
-    program = program.to(device)
-    with seeded(seed):
-        prior = Prior(config, program.codebook_size, program.capacity, program.model).to(device)
-
-        def loss(rows: Tensor) -> Tensor:
-            lengths = program.lengths[rows]
-            return prior.nats(program.codes[rows], lengths).sum() / lengths.sum()
-
-        train_network(prior, loss, len(program), epochs=epochs, seed=seed, progress=progress)
+    try:
+        with safe_open(file, "pt") as opened:
+            about = opened.metadata() or {}
+            check_format(about.get("format"), "prior", FORMAT, file)
+            tensors = {name: opened.get_tensor(name) for name in TENSORS}
+            prior = Prior(**tensors, model=about["model"])
+        _check_tensors(prior)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise FormatError(
+            f"{file} holds no prior ({error}).",
+            "Use a bundled model, or the file that the grammar study writes.",
+        ) from error
     return prior
+
+
+def _check_tensors(prior: Prior) -> None:
+    capacity, codes = prior.table.shape
+    width = prior.embed.shape[-1]
+    wanted = {
+        "table": (torch.int8, (capacity, codes)),
+        "embed": (torch.int8, (codes, width)),
+        "mix": (torch.int8, (capacity * (capacity - 1) // 2, width, width)),
+        "out": (torch.int8, (codes, width)),
+        "factor": (torch.double, ()),
+        "lengths": (torch.int64, (capacity,)),
+    }
+    for name, found in wanted.items():
+        tensor = getattr(prior, name)
+        if (tensor.dtype, tuple(tensor.shape)) != found:
+            raise ValueError(f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}")
+    if not 0 < codes <= MOST_CODES or not 0 <= float(prior.factor) < 1:
+        raise ValueError("its numbers are out of range")
+    if not 0 < int(prior.lengths.max()) < 1 << 31 or bool((prior.lengths < 0).any()):
+        raise ValueError("its lengths are out of range")

@@ -17,7 +17,7 @@ from strop.cli.console import (
     progress_bars,
     say,
 )
-from strop.store import report
+from strop.store import coded, report
 from strop.store.store import open_store
 
 app = typer.Typer(help="Describe, check and export stores of programs.", no_args_is_help=True)
@@ -71,18 +71,41 @@ def check(store: StorePath, version: Version = None, as_json: Json = False) -> N
 @app.command()
 def export(
     store: StorePath,
-    output: Annotated[Path, typer.Option(*OUT, help="Output file: .parquet or .jsonl.")],
+    output: Annotated[
+        Path, typer.Option(*OUT, help="Output file: .parquet, .jsonl, or .strop if entropy-coded.")
+    ],
     version: Version = None,
+    entropy_coded: Annotated[
+        bool,
+        typer.Option(help="Write a .strop file, coded with the prior of the model: the smallest."),
+    ] = False,
+    prior: Annotated[
+        Path | None,
+        typer.Option(help="File of the prior; by default that of the model, if it is bundled."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write all programs to one file."""
+    """Write all programs to one file. STORE may also be a .strop file, to expand it."""
     check_writable(output)
+    found: dict[str, Any] = {}
     with progress_bars() as progress:
-        written = report.export(open_store(store, version=version), output, progress)
+        if store.endswith(coded.SUFFIX):
+            program = coded.read_coded(store, prior=prior)
+            program.save(output)
+            found["programs"] = len(program)
+        elif entropy_coded:
+            opened = open_store(store, version=version)
+            found = coded.export_coded(opened, output, prior=prior, progress=progress)
+        else:
+            opened = open_store(store, version=version)
+            found["programs"] = report.export(opened, output, progress)
     if as_json:
-        print_json({"programs": written, "output": str(output)})
-    else:
-        say(f"Wrote {written:,} programs to {output}")
+        print_json({**found, "output": str(output)})
+        return
+    say(f"Wrote {found['programs']:,} programs to {output}")
+    if "of_fixed_rate" in found:
+        size, share = found["bytes_per_image"], found["of_fixed_rate"]
+        say(f"{size:.1f} bytes an image, {100 * share:.1f} % of the fixed rate")
 
 
 def _spread(values: dict[str, Any]) -> str:

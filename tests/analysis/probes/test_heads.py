@@ -6,6 +6,7 @@ import torch
 
 from strop.analysis.probes.heads import (
     FieldReader,
+    InterpreterReader,
     Probe,
     QueryReader,
     Readout,
@@ -14,8 +15,10 @@ from strop.analysis.probes.heads import (
     make_probe,
 )
 from strop.analysis.probes.protocol import Head
+from strop.model.interpreter import InterpreterConfig
 
 HEAD = Head()
+SMALL = InterpreterConfig(width=16, depth=2, heads=2, feedforward=32)
 
 
 def some_tokens(seed: int = 0, images: int = 3, length: int = 6, width: int = 8) -> Tokens:
@@ -44,12 +47,29 @@ def test_the_sequence_reader_sees_an_order():
     assert (reader(tokens.shuffled(1)) - reader(tokens)).abs().max() > 1e-3
 
 
+def interpreter_reader(ordered: bool) -> InterpreterReader:
+    torch.manual_seed(0)
+    return InterpreterReader(8, 6, 4, SMALL, ordered).eval()
+
+
+def test_an_interpreter_reads_an_order_or_a_set():
+    tokens = some_tokens()
+    as_set, in_order = interpreter_reader(False), interpreter_reader(True)
+    assert as_set(tokens).shape == (3, 4, 16)
+    torch.testing.assert_close(as_set(tokens.shuffled(1)), as_set(tokens))
+    assert (in_order(tokens.shuffled(1)) - in_order(tokens)).abs().max() > 1e-3
+    # Training must not bring the positions back.
+    as_set(tokens).square().sum().backward()
+    assert as_set.interpreter.prefix_positions.grad is None
+
+
 def test_inactive_tokens_leave_no_trace():
     tokens = some_tokens()
     noise = torch.randn_like(tokens.vectors)
     other = Tokens(torch.where(tokens.active[..., None], tokens.vectors, noise), tokens.active)
     assert not tokens.active.all()
-    for reader in (QueryReader(8, 4, HEAD), sequence_reader()):
+    readers = (QueryReader(8, 4, HEAD), sequence_reader(), interpreter_reader(False))
+    for reader in readers:
         torch.testing.assert_close(reader(other), reader(tokens))
 
 
@@ -113,6 +133,12 @@ def test_probes_are_made_for_what_they_read():
         QueryReader: make_probe(some_tokens(), 3, HEAD, locations=4),
         SequenceReader: make_probe(some_tokens(), 3, HEAD, locations=4, sequence=True),
     }
+    strong = Head(interpreter=SMALL)
+    for sequence in (False, True):
+        probe = make_probe(some_tokens(), 3, strong, locations=4, sequence=sequence)
+        assert isinstance(probe.reader, InterpreterReader)
+        assert probe.reader.interpreter.prefix_positions.requires_grad == sequence
+        assert probe.rates[probe.reader] == strong.sequence_rate
     for kind, probe in kinds.items():
         assert isinstance(probe, Probe)
         assert isinstance(probe.reader, kind)

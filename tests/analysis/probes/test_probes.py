@@ -15,8 +15,8 @@ from strop.analysis.frame import check_subject
 from strop.analysis.metric_info import METRICS
 from strop.analysis.probes import depth, multilabel, segmentation
 from strop.analysis.probes import protocol as protocols
-from strop.analysis.probes.protocol import DINOV3, PAPER
-from strop.analysis.probes.representations import NAMES, representations
+from strop.analysis.probes.protocol import DINOV3, PAPER, STRONG
+from strop.analysis.probes.representations import DIFFERENCES, NAMES, representations
 from strop.analysis.subject import Subject, check_disjoint
 from strop.data import ScenesDataset
 from strop.data.spec import open_dataset
@@ -68,6 +68,7 @@ def short_protocols():
     square = {"short_side": 64, "crop": 64, "stride": 43}
     short = {
         "paper": shortened(PAPER, 12),
+        "strong": shortened(STRONG, 12),
         "dinov3": shortened(DINOV3, 2, segmentation=square, depth=room),
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -111,6 +112,29 @@ def test_every_representation_gets_every_metric_and_the_model_is_unchanged(
         for name, (low, high) in scores["intervals"].items():
             assert low <= high, name
     assert result["hyperparameters"]["schedule"]["steps"] == 12
+    scores = result["representations"]
+    assert list(result["differences"]) == [f"{a} minus {b}" for a, b in DIFFERENCES]
+    for (a, b), found in zip(DIFFERENCES, result["differences"].values(), strict=True):
+        for name, value in found["values"].items():
+            expected = scores[a]["values"][name] - scores[b]["values"][name]
+            assert value == pytest.approx(expected)
+            low, high = found["intervals"][name]
+            assert low <= high
+
+
+def test_the_floor_of_a_probe_is_the_most_frequent_class(subject, result_of):
+    _, result = result_of(segmentation)
+    truth = subject.records.semantic
+    share = (truth == 0).double().mean()
+    constant = result["representations"]["constant"]
+    assert constant["values"]["pixel_accuracy"] == pytest.approx(100 * float(share))
+    assert not any(constant["iou"][1:])
+
+
+def test_the_strong_protocol_trains_interpreters(subject):
+    _, result = run(segmentation, subject, protocol="strong")
+    assert result["hyperparameters"]["balance"] == 0.5
+    assert set(result["representations"]) == set(NAMES)
 
 
 def test_probes_are_reproducible(subject, result_of):

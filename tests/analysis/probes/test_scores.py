@@ -15,6 +15,7 @@ from strop.analysis.probes.scores import (
     count_pixels,
     depth_errors,
     depth_scores,
+    difference,
     joined,
     mean_average_precision,
     multilabel_scores,
@@ -224,3 +225,14 @@ def test_every_figure_is_a_measure():
         *depth_scores(depth_errors(truth.float(), truth.float()), draws=2)["values"],
     }
     assert named <= set(METRICS)
+
+
+def test_a_difference_is_paired_by_image():
+    random = np.random.default_rng(0)
+    base = random.normal(size=200)
+    mean = {"mean": (lambda rows: float(rows.mean()), 100)}
+    found = difference(mean, [base + 0.01], [base])
+    assert found["values"]["mean"] == pytest.approx(1)
+    assert found["intervals"]["mean"] == pytest.approx([1, 1]), "equal noise cancels"
+    low, high = difference(mean, [random.permutation(base)], [base])["intervals"]["mean"]
+    assert low < 0 < high

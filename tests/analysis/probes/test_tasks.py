@@ -13,7 +13,7 @@ from strop.analysis.probes.heads import Tokens
 from strop.analysis.probes.multilabel import MultilabelTask
 from strop.analysis.probes.probe import run_probe
 from strop.analysis.probes.protocol import PAPER
-from strop.analysis.probes.segmentation import SegmentationTask, class_shares
+from strop.analysis.probes.segmentation import SegmentationTask, class_shares, class_weights
 from strop.data.record import VOID
 
 CLASSES, SIDE, SIZE = 4, 4, 32
@@ -165,6 +165,14 @@ def test_the_loss_on_shares_is_that_of_logits_repeated_over_pixels():
     expected = torch.nn.functional.cross_entropy(maps, mask, ignore_index=VOID)
     found = task.loss(logits, torch.arange(2))
     assert found.item() == pytest.approx(expected.item(), rel=1e-3)  # shares are in halves
+
+
+def test_weights_of_classes_by_hand():
+    shares = torch.tensor([[[0.75, 0.25, 0.0], [0.25, 0.0, 0.0]]])  # of 1.25 labelled locations
+    assert class_weights(shares, 0.0).tolist() == [1, 1, 0]
+    weights = class_weights(shares, 0.5)
+    assert float(weights[1] / weights[0]) == pytest.approx(2), "a quarter of the pixels, 4^0.5"
+    assert float(weights[0] * 0.8 + weights[1] * 0.2) == pytest.approx(1)
 
 
 def test_empty_masks_cost_nothing_and_break_nothing():

@@ -38,7 +38,7 @@ def pca(fields: Tensor, choosing: Tensor, bits: float) -> list[Code]:
     transform would come out too large.
     """
     candidates = []
-    for transform in (_separable(fields), _joint(fields)):
+    for transform in (separable(fields), joint(fields)):
         spread = transform.forward(choosing).square().mean(dim=0).sqrt()
         given = _allocate(spread.square(), int(bits))
         kept = given.nonzero().flatten()
@@ -81,7 +81,8 @@ def _allocate(variance: Tensor, bits: int) -> Tensor:
     return torch.bincount(best // MOST_BITS, minlength=len(variance))
 
 
-def _separable(fields: Tensor) -> Transform:
+def separable(fields: Tensor) -> Transform:
+    """PCA over channels, then over locations, of centred fields (n, S, d)."""
     flat = fields.flatten(0, 1)
     channels = torch.linalg.eigh((flat.T @ flat).double())[1].flip(1).to(fields)
     across = torch.einsum("nsd,ntd->st", fields, fields)
@@ -94,7 +95,8 @@ def _separable(fields: Tensor) -> Transform:
     )
 
 
-def _joint(fields: Tensor) -> Transform:
+def joint(fields: Tensor) -> Transform:
+    """PCA of whole centred fields (n, S, d), in at most MOST_COMPONENTS directions."""
     shape = fields.shape[1:]
     flat = fields[:MOST_IMAGES].flatten(1)
     # The n x n Gram matrix is smaller: fields have far more scalars than there are fields.

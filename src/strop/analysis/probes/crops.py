@@ -20,7 +20,7 @@ from strop.analysis.probes.fitting import fit_probe
 from strop.analysis.probes.heads import Probe, Representation, Tokens, make_probe
 from strop.analysis.probes.probe import upsample
 from strop.analysis.probes.protocol import Head, Schedule
-from strop.analysis.probes.representations import NAMES, SEQUENCES
+from strop.analysis.probes.representations import FLOORS, NAMES, SEQUENCES, floors
 from strop.analysis.subject import Subject, check_disjoint, program_of
 from strop.data.record import Dataset, Record
 from strop.errors import DataError
@@ -133,6 +133,8 @@ def output_grid(tokenizer: Tokenizer, name: str, images: Tensor) -> tuple[int, i
 def represent(tokenizer: Tokenizer, name: str, images: Tensor, seed: int) -> Representation:
     """The representation `name` of images (b, 3, H, W) uint8 on the model's device."""
     config = tokenizer.config
+    if name in FLOORS:
+        return floors(len(images), config.grid**2)[name].to(images.device)
     if name == "teacher":
         return tokenizer.field(images, batch=len(images), resize=False)
     encoding = tokenizer.analyse(fit_square(images, config.image_size, "squash"), batch=len(images))

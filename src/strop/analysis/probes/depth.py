@@ -27,10 +27,17 @@ from strop.analysis.probes.probe import (
     upsample,
 )
 from strop.analysis.probes.protocol import Depth, DepthCrops, find_protocol
-from strop.analysis.probes.scores import depth_errors, depth_scores, joined
+from strop.analysis.probes.scores import (
+    depth_errors,
+    depth_rows,
+    depth_scores,
+    depth_statistics,
+    joined,
+)
 from strop.analysis.subject import Subject
 from strop.data.decode import nearest
 from strop.data.record import Record
+from strop.statistics import Array
 
 
 def run(subject: Subject, options: LengthOptions) -> Findings:
@@ -75,6 +82,7 @@ class DepthTask:
         self.spread = math.sqrt(float(variance)) or 1.0
         self.most = protocol.most or float(train.max())
         self.truth = truth
+        self.statistics = depth_statistics(protocol.average)
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Squared error, each location weighted by its share of known pixels."""
@@ -91,6 +99,10 @@ class DepthTask:
         """(b, S, 1) to metres (b, H, H)."""
         metres = output * self.spread + self.offset
         return upsample(metres, self.truth.shape[1:])[:, 0].clamp(self.protocol.least, self.most)
+
+    def rows(self, parts: list[Any]) -> tuple[Array, ...]:
+        """Sums of errors of all images with known pixels."""
+        return (depth_rows(joined(parts)),)
 
     def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
         """RMSE, AbsRel, the deltas."""

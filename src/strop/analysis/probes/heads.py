@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.analysis.probes.protocol import Head
-from strop.model.interpreter import InterpreterLayer
+from strop.model.interpreter import Interpreter, InterpreterConfig, InterpreterLayer
 from strop.model.layers import initialise
 
 
@@ -143,6 +143,33 @@ class SequenceReader(nn.Module):
         return self.read(Tokens(F.normalize(x, dim=-1), tokens.active))
 
 
+class InterpreterReader(nn.Module):
+    """A new interpreter; if not `ordered`, one without prefix positions, which reads a set."""
+
+    def __init__(
+        self, width: int, length: int, locations: int, config: InterpreterConfig, ordered: bool
+    ) -> None:
+        super().__init__()
+        self.width = config.width
+        self.interpreter = Interpreter(
+            config,
+            code_width=width,
+            field_width=config.width,
+            locations=locations,
+            length=length,
+        )
+        if not ordered:
+            nn.init.zeros_(self.interpreter.prefix_positions).requires_grad_(False)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Tokens of B images to (B, S, d)."""
+        field: Tensor = self.interpreter(tokens.vectors.float(), tokens.active)
+        return field
+
+
+_NETWORKS = (SequenceReader, InterpreterReader)
+
+
 class Probe(nn.Module):
     """A reader followed by batch norm and a linear layer."""
 
@@ -152,7 +179,7 @@ class Probe(nn.Module):
         width = reader.width
         assert isinstance(width, int)
         self.readout = Readout(width, outputs, head)
-        slow = head.sequence_rate if isinstance(reader, SequenceReader) else 1.0
+        slow = head.sequence_rate if isinstance(reader, _NETWORKS) else 1.0
         self.rates: dict[nn.Module, float] = {self.reader: slow, self.readout: 1.0}
 
     def forward(self, representation: Representation) -> Tensor:
@@ -172,6 +199,11 @@ def make_probe(
     reader: nn.Module
     if isinstance(representation, Tensor):
         reader = FieldReader(representation.shape[-1], pooled=locations == 1)
+    elif head.interpreter is not None:
+        length = representation.vectors.shape[1]
+        reader = InterpreterReader(
+            representation.width, length, locations, head.interpreter, ordered=sequence
+        )
     elif sequence:
         length = representation.vectors.shape[1]
         reader = SequenceReader(representation.width, length, locations, head)

@@ -16,7 +16,7 @@ from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.probes.probe import Options, check_splits, probe_representations, required
 from strop.analysis.probes.protocol import Multilabel, find_protocol
-from strop.analysis.probes.scores import multilabel_scores
+from strop.analysis.probes.scores import MULTILABEL, multilabel_scores
 from strop.analysis.subject import Subject
 from strop.errors import ConfigError
 
@@ -55,6 +55,7 @@ class MultilabelTask:
         self.schedule, self.head = protocol.schedule, protocol.head
         self.images, self.chunk = len(train), 256
         self.train, self.truth = train, truth
+        self.statistics = MULTILABEL
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Binary cross-entropy, the mean over classes and images."""
@@ -64,6 +65,10 @@ class MultilabelTask:
         """The classes' scores of the images at `rows`, (b, C)."""
         return output[:, 0].double().cpu().numpy()
 
+    def rows(self, parts: list[Any]) -> tuple[Any, ...]:
+        """Scores and labels (N, C) of all images."""
+        return np.concatenate(parts), self.truth.numpy()
+
     def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
         """mAP."""
-        return multilabel_scores(np.concatenate(parts), self.truth.numpy(), seed=seed)
+        return multilabel_scores(*self.rows(parts), seed=seed)

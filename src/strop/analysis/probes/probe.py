@@ -24,11 +24,13 @@ from strop.analysis.probes.fitting import LEAST_IMAGES, Fitted, fit_probe
 from strop.analysis.probes.heads import Probe, Representation, make_probe
 from strop.analysis.probes.protocol import Head, Schedule, find_protocol
 from strop.analysis.probes.representations import (
+    DIFFERENCES,
     SEQUENCES,
     code_vectors,
     interpreted,
     representations,
 )
+from strop.analysis.probes.scores import Statistics, difference
 from strop.analysis.subject import Subject
 from strop.data.record import VOID, Dataset
 from strop.device import fits_on
@@ -44,7 +46,7 @@ _SCALARS = 1 << 25  # upsampled at a time
 class Options:
     """Options of probes.
 
-    protocol  `paper` or `dinov3`: see `strop.analysis.probes.protocol`
+    protocol  `paper`, `strong` or `dinov3`: see `strop.analysis.probes.protocol`
     seed      of probes, intervals and the order of shuffled programs
     """
 
@@ -71,12 +73,16 @@ class Task(Protocol):
     head: Head
     images: int
     chunk: int
+    statistics: Statistics
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Mean loss of a probe's output (b, S, outputs) for training images."""
 
     def measure(self, output: Tensor, rows: slice) -> Any:
         """Sums per image for `scores`, of images to score."""
+
+    def rows(self, parts: list[Any]) -> tuple[Any, ...]:
+        """The sums of all images, as `statistics` take them."""
 
     def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
         """The metrics, with intervals by bootstrap over images."""
@@ -101,6 +107,20 @@ def run_probe(
     sequence: bool = False,
 ) -> tuple[dict[str, Any], Fitted]:
     """Train a probe on one set's representation and score it on the other's."""
+    fitted = fit_on(task, train, seed=seed, device=device, sequence=sequence)
+    scores = task.scores(measured(task, fitted, scored), seed)
+    return {**scores, "weight_decay": fitted.weight_decay}, fitted
+
+
+def fit_on(
+    task: Task,
+    train: Representation,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    sequence: bool = False,
+) -> Fitted:
+    """Train a probe on a representation of the training set."""
     device = torch.device(device)
     train = train.to(device) if fits_on(device, train.nbytes) else train
 
@@ -110,12 +130,12 @@ def run_probe(
     make = partial(
         make_probe, train, task.outputs, task.head, locations=task.locations, sequence=sequence
     )
-    fitted = fit_probe(make, loss, task.images, task.schedule, seed=seed, device=device)
-    parts = [
-        task.measure(output, rows) for rows, output in outputs(fitted.probe, scored, task.chunk)
-    ]
-    scores = task.scores(parts, seed)
-    return {**scores, "weight_decay": fitted.weight_decay}, fitted
+    return fit_probe(make, loss, task.images, task.schedule, seed=seed, device=device)
+
+
+def measured(task: Task, fitted: Fitted, scored: Representation) -> list[Any]:
+    """The sums of a trained probe on the images to score."""
+    return [task.measure(out, rows) for rows, out in outputs(fitted.probe, scored, task.chunk)]
 
 
 def outputs(
@@ -132,25 +152,38 @@ def outputs(
 def probe_representations(
     subject: Subject, task: Task, seed: int
 ) -> tuple[dict[str, Any], dict[str, Probe]]:
-    """Probe every representation: the scores, and the trained probes by name."""
+    """Probe every representation: scores and their differences, and the trained probes by name."""
     train = representations(subject.fitted_on(), seed)
     scored = representations(subject, seed)
     scores: dict[str, Any] = {}
     probes: dict[str, Probe] = {}
+    parts: dict[str, list[Any]] = {}
     for done, name in enumerate(train):
         subject.progress("probes", done, len(train))
-        scores[name], fitted = run_probe(
+        fitted = fit_on(
             task,
             train[name],
-            scored[name],
             seed=seed,
             device=subject.tokenizer.device,
             sequence=name in SEQUENCES,
         )
+        parts[name] = measured(task, fitted, scored[name])
+        scores[name] = {**task.scores(parts[name], seed), "weight_decay": fitted.weight_decay}
         probes[name] = fitted.probe
     subject.progress("probes", len(train), len(train))
-    images = {"train_images": len(subject.fitted_on()), "images": len(subject)}
-    return {**images, "representations": scores}, probes
+    rows = {name: task.rows(each) for name, each in parts.items()}
+    numbers = {
+        "train_images": len(subject.fitted_on()),
+        "images": len(subject),
+        "representations": scores,
+        "differences": {
+            f"{first} minus {second}": difference(
+                task.statistics, rows[first], rows[second], seed=seed
+            )
+            for first, second in DIFFERENCES
+        },
+    }
+    return numbers, probes
 
 
 def probe_lengths(

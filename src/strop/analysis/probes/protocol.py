@@ -2,6 +2,8 @@
 
 `paper`   trains on features that are computed once, at the model's own size. The paper gives no
           schedule; this one is short and the same for every representation.
+`strong`  as `paper`, but rare classes count more in the loss of segmentation, and tokens are read
+          by a small interpreter: with prefix positions in order, without them as a set.
 `dinov3`  DINOv3's published linear evaluation of segmentation (ADE20K) and depth (NYUv2): random
           crops at full size, features computed in every step.
 """
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strop.errors import ConfigError, did_you_mean
+from strop.model.interpreter import InterpreterConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class Head:
     query_std      standard deviation of the learned queries that read codes
     sequence_*     size of the transformer that reads codes in order, and the factor on its learning
                    rate: a transformer needs a lower one than a linear layer
+    interpreter    size of the interpreter that reads all tokens instead, if there is one
     """
 
     dropout: float = 0.0
@@ -49,6 +53,7 @@ class Head:
     sequence_depth: int = 2
     sequence_heads: int = 4
     sequence_rate: float = 0.1
+    interpreter: InterpreterConfig | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +96,15 @@ class DepthCrops:
 
 @dataclass(frozen=True, kw_only=True)
 class Segmentation:
-    """Cross-entropy over labelled pixels. Without crops, on cached features."""
+    """Cross-entropy over labelled pixels. Without crops, on cached features.
+
+    balance  a class with a share s of the labelled pixels has a weight in proportion to s^-balance
+    """
 
     schedule: Schedule
     head: Head
     crops: Crops | None = None
+    balance: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +166,22 @@ PAPER = Protocol(
     depth=Depth(schedule=_SHORT, head=Head()),
 )
 
+_LONGER = Schedule(
+    steps=1500,
+    batch=16,
+    learning_rate=1e-2,
+    weight_decays=(0.1,),
+    warmup=50,
+)
+_INTERPRETED = Head(interpreter=InterpreterConfig(width=96, depth=2, heads=4, feedforward=384))
+
+STRONG = Protocol(
+    name="strong",
+    segmentation=Segmentation(schedule=_LONGER, head=_INTERPRETED, balance=0.5),
+    multilabel=Multilabel(schedule=_LONGER, head=_INTERPRETED),
+    depth=Depth(schedule=_LONGER, head=_INTERPRETED),
+)
+
 DINOV3 = Protocol(
     name="dinov3",
     segmentation=Segmentation(
@@ -195,7 +220,7 @@ DINOV3 = Protocol(
     ),
 )
 
-PROTOCOLS = {protocol.name: protocol for protocol in (PAPER, DINOV3)}
+PROTOCOLS = {protocol.name: protocol for protocol in (PAPER, STRONG, DINOV3)}
 
 
 def find_protocol(name: str) -> Protocol:

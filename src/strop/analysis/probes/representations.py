@@ -1,5 +1,7 @@
-"""The frozen representations of a model that are probed.
+"""The frozen representations of a model that are probed, and two floors.
 
+constant          nothing: the same prediction everywhere
+place             the location, and nothing of the image
 teacher           the teacher's field
 latent            the interpreted field of the program
 program           the active code vectors z_q, read by queries as an unordered set
@@ -19,8 +21,17 @@ from strop.analysis.subject import Subject
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 
-NAMES = ("teacher", "latent", "program", "raw", "program-sequence", "program-shuffled")
+FLOORS = ("constant", "place")
+NAMES = (*FLOORS, "teacher", "latent", "program", "raw", "program-sequence", "program-shuffled")
 SEQUENCES = ("program-sequence", "program-shuffled")
+DIFFERENCES = (
+    ("latent", "program-sequence"),
+    ("program", "place"),
+    ("raw", "program"),
+    ("program-sequence", "program-shuffled"),
+)
+"""Pairs whose difference is reported: what a reader of tokens misses, what a set of codes tells of
+an image, what rounding to codes costs, and what their order carries."""
 _CHUNK = 256
 
 
@@ -29,7 +40,9 @@ def representations(subject: Subject, seed: int) -> dict[str, Representation]:
     key = f"representations {seed}"
     if key not in subject.cache:
         tokens = code_vectors(subject.tokenizer, subject.program)
+        locations = subject.fields.shape[1]
         subject.cache[key] = {
+            **floors(len(subject), locations),
             "teacher": subject.fields.half(),
             "latent": interpreted(subject.tokenizer, subject.program),
             "program": tokens,
@@ -39,6 +52,14 @@ def representations(subject: Subject, seed: int) -> dict[str, Representation]:
         }
     found: dict[str, Representation] = subject.cache[key]
     return found
+
+
+def floors(images: int, locations: int) -> dict[str, Tensor]:
+    """What a probe without the image sees: nothing (n, S, 1), or the location (n, S, S)."""
+    return {
+        "constant": torch.zeros(1, locations, 1).expand(images, -1, -1),
+        "place": torch.eye(locations).expand(images, -1, -1),
+    }
 
 
 def interpreted(tokenizer: Tokenizer, program: Program) -> Tensor:

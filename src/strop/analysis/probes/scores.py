@@ -6,7 +6,7 @@ Functions of one metric return shares and metres; the `*_scores` return the metr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -20,10 +20,12 @@ from strop.data.record import VOID
 from strop.statistics import Statistic, bootstrap
 
 Array = NDArray[np.float64]
+Statistics = Mapping[str, tuple[Statistic, float]]
+"""Functions of rows, one row per image, and the factors that give their units."""
 
 
 def with_intervals(
-    statistics: Mapping[str, tuple[Statistic, float]], *rows: ArrayLike, seed: int, draws: int
+    statistics: Statistics, *rows: ArrayLike, seed: int, draws: int
 ) -> dict[str, Any]:
     """Statistics of rows, one per image, each times a factor, with bootstrap intervals."""
     values, intervals = {}, {}
@@ -32,6 +34,23 @@ def with_intervals(
         values[name] = factor * found.value
         intervals[name] = [factor * found.low, factor * found.high]
     return {"values": values, "intervals": intervals}
+
+
+def difference(
+    statistics: Statistics,
+    first: Sequence[ArrayLike],
+    second: Sequence[ArrayLike],
+    *,
+    seed: int = 0,
+    draws: int = 1000,
+) -> dict[str, Any]:
+    """Statistics of one group of rows less those of another, the images drawn together."""
+
+    def less(statistic: Statistic) -> Statistic:
+        return lambda *rows: statistic(*rows[: len(first)]) - statistic(*rows[len(first) :])
+
+    pairs = {name: (less(statistic), factor) for name, (statistic, factor) in statistics.items()}
+    return with_intervals(pairs, *first, *second, seed=seed, draws=draws)
 
 
 # Segmentation.
@@ -44,6 +63,10 @@ class PixelCounts:
     hit: Array
     truth: Array
     predicted: Array
+
+    def rows(self) -> tuple[Array, Array, Array]:
+        """The counts as functions of rows take them."""
+        return self.hit, self.truth, self.predicted
 
 
 def count_pixels(predicted: Tensor, truth: Tensor, classes: int) -> PixelCounts:
@@ -86,17 +109,19 @@ def mean_class_accuracy(hit: Array, truth: Array, predicted: Array) -> float:
     return _mean(np.divide(hit.sum(0), totals, out=np.full(len(totals), np.nan), where=totals > 0))
 
 
+SEGMENTATION: Statistics = {
+    "miou": (mean_iou, 100),
+    "pixel_accuracy": (pixel_accuracy, 100),
+    "class_accuracy": (mean_class_accuracy, 100),
+}
+
+
 def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000) -> dict[str, Any]:
     """All metrics, the number of classes in mIoU, and the IoU of each class (None if undefined)."""
-    rows = (counts.hit, counts.truth, counts.predicted)
-    statistics: dict[str, tuple[Statistic, float]] = {
-        "miou": (mean_iou, 100),
-        "pixel_accuracy": (pixel_accuracy, 100),
-        "class_accuracy": (mean_class_accuracy, 100),
-    }
+    rows = counts.rows()
     iou = class_iou(*rows)
     return {
-        **with_intervals(statistics, *rows, seed=seed, draws=draws),
+        **with_intervals(SEGMENTATION, *rows, seed=seed, draws=draws),
         "classes": int(np.isfinite(iou).sum()),
         "iou": _percents(iou),
     }
@@ -137,17 +162,19 @@ def mean_average_precision(scores: Array, truth: NDArray[np.bool_], *, points: i
     return _mean(class_precision(scores, truth, points=points))
 
 
+MULTILABEL: Statistics = {
+    "map": (mean_average_precision, 100),
+    "map_11": (partial(mean_average_precision, points=11), 100),
+}
+
+
 def multilabel_scores(
     scores: Array, truth: NDArray[np.bool_], *, seed: int = 0, draws: int = 1000
 ) -> dict[str, Any]:
     """mAP by both definitions, the number of classes in it, and the precision of each class."""
-    statistics: dict[str, tuple[Statistic, float]] = {
-        "map": (mean_average_precision, 100),
-        "map_11": (partial(mean_average_precision, points=11), 100),
-    }
     precision = class_precision(scores, truth)
     return {
-        **with_intervals(statistics, scores, truth, seed=seed, draws=draws),
+        **with_intervals(MULTILABEL, scores, truth, seed=seed, draws=draws),
         "classes": int(np.isfinite(precision).sum()),
         "average_precision": _percents(precision),
     }
@@ -190,10 +217,8 @@ def depth_errors(predicted: Tensor, truth: Tensor, *, least: float = 1e-3) -> De
     )
 
 
-def depth_scores(
-    errors: DepthErrors, *, average: str = "pixels", seed: int = 0, draws: int = 1000
-) -> dict[str, Any]:
-    """All metrics, over all known pixels or averaged over images, and the number of images."""
+def depth_statistics(average: str = "pixels") -> Statistics:
+    """All metrics, over all known pixels, or averaged over images."""
 
     def mean_of(column: int, root: bool = False) -> Statistic:
         def statistic(sums: Array) -> float:
@@ -205,17 +230,30 @@ def depth_scores(
 
         return statistic
 
-    sums = np.stack([getattr(errors, field.name) for field in fields(errors)], axis=1)
-    sums = sums[sums[:, 0] > 0]  # without images that have no known pixel
-    statistics = {
+    return {
         "depth_rmse": (mean_of(1, root=True), 1),
         "abs_rel": (mean_of(2), 100),
         "delta1": (mean_of(3), 100),
         "delta2": (mean_of(4), 100),
         "delta3": (mean_of(5), 100),
     }
-    draws = draws if len(sums) else 0
-    return {**with_intervals(statistics, sums, seed=seed, draws=draws), "images": len(sums)}
+
+
+def depth_rows(errors: DepthErrors) -> Array:
+    """The sums (N, 6) of the images that have known pixels."""
+    sums = np.stack([getattr(errors, field.name) for field in fields(errors)], axis=1)
+    return sums[sums[:, 0] > 0]
+
+
+def depth_scores(
+    errors: DepthErrors, *, average: str = "pixels", seed: int = 0, draws: int = 1000
+) -> dict[str, Any]:
+    """All metrics and the number of images that they are taken over."""
+    sums = depth_rows(errors)
+    found = with_intervals(
+        depth_statistics(average), sums, seed=seed, draws=draws if len(sums) else 0
+    )
+    return {**found, "images": len(sums)}
 
 
 def joined(parts: list[Any]) -> Any:

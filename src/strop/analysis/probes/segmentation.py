@@ -37,10 +37,11 @@ from strop.analysis.probes.probe import (
     upsample,
 )
 from strop.analysis.probes.protocol import Crops, Segmentation, find_protocol
-from strop.analysis.probes.scores import count_pixels, joined, segmentation_scores
+from strop.analysis.probes.scores import SEGMENTATION, count_pixels, joined, segmentation_scores
 from strop.analysis.subject import Subject
 from strop.data.decode import nearest
 from strop.data.record import VOID, Record
+from strop.statistics import Array
 
 
 def run(subject: Subject, options: LengthOptions) -> Findings:
@@ -92,11 +93,13 @@ class SegmentationTask:
         self.schedule, self.head = protocol.schedule, protocol.head
         self.images, self.chunk = len(train), chunk_size(classes, truth)
         self.shares = class_shares(train, classes, locations)
+        self.weights = class_weights(self.shares, protocol.balance)
         self.truth = truth
+        self.statistics = SEGMENTATION
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
-        """Cross-entropy over the labelled pixels of the images at `rows`."""
-        shares = self.shares[rows].to(output)
+        """Cross-entropy over the labelled pixels of the images at `rows`, weighted by class."""
+        shares = self.shares[rows].to(output) * self.weights.to(output)
         pixels = shares.sum().clamp(min=1e-6)
         return -(shares * output.log_softmax(dim=-1)).sum() / pixels
 
@@ -107,6 +110,10 @@ class SegmentationTask:
     def predict(self, output: Tensor) -> Tensor:
         """(b, S, C) to class ids (b, H, H)."""
         return upsample(output, self.truth.shape[1:]).argmax(dim=1)
+
+    def rows(self, parts: list[Any]) -> tuple[Array, ...]:
+        """Pixel counts (N, C) of all images."""
+        return tuple(joined(parts).rows())
 
     def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
         """mIoU, pixel and class accuracy."""
@@ -127,6 +134,17 @@ def class_shares(masks: Tensor, classes: int, locations: int) -> Tensor:
         counts = torch.bincount((ids + offsets).flatten(), minlength=locations * (classes + 1))
         shares[row] = counts.view(locations, -1)[:, :classes] / pixels**2
     return shares
+
+
+def class_weights(shares: Tensor, balance: float) -> Tensor:
+    """Weights (C,) in proportion to the power -`balance` of a class's share; 1 on average.
+
+    shares  (N, S, C), from `class_shares`
+    """
+    share = shares.double().sum((0, 1))
+    share = share / share.sum().clamp(min=1e-12)
+    weights = torch.where(share > 0, share.clamp(min=1e-12) ** -balance, 0)
+    return (weights / (weights * share).sum().clamp(min=1e-12)).float()
 
 
 class CroppedSegmentation:
