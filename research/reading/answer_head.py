@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from code_transformer import Inputs, NetworkConfig, layer_sizes
 from questions import ANSWERS, QuestionAnswer
 from reader_network import Reader
+from scene_pairs import ScenePairs
 from strop.analysis.network_training import StepProgress, train_network
-from strop.analysis.pairs import ScenePairs
 from strop.random import seeded
 
 LONGEST = 24  # words of a question

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scene_objects import ATTRIBUTES, objects_of
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.regions import (
@@ -22,7 +23,6 @@ from strop.analysis.regions import (
     erasure_maps,
     patch_shares,
 )
-from strop.analysis.scene_objects import ATTRIBUTES, objects_of
 from strop.analysis.subject import Subject
 from strop.figures import DIVERGING, PALETTE, new_figure, plain_axes
 from strop.program import Program

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from code_transformer import Inputs, NetworkConfig
 from reader_network import Reader, fit_reader
+from scene_objects import Objects, objects_of
+from scene_pairs import objects_in_common
 from scene_scores import NAIVE, Scores, naive_scene, score
-from strop.analysis.pairs import objects_in_common
-from strop.analysis.scene_objects import Objects, objects_of
 from strop.analysis.subject import program_of
 from strop.data.loader import record_batches
 from strop.data.spec import open_dataset

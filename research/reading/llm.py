@@ -9,12 +9,12 @@ import numpy as np
 
 from chat import EndpointOptions
 from scene_figure import draw_scenes
+from scene_objects import Objects
+from scene_pairs import ScenePairs, pairs_of
 from scene_scores import NAIVE, naive_scene, scene_tables, score
 from scene_text import read_scene, scene_prompt
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
-from strop.analysis.pairs import ScenePairs, pairs_of
-from strop.analysis.scene_objects import Objects
 from strop.analysis.subject import Subject
 from strop.errors import ConfigError, DataError
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
+from scene_objects import ATTRIBUTES, Objects, SceneObject
 from strop.scenes.vocabulary import MAX_OBJECTS
 
 Kind = Literal["count", "exist", "query", "compare number", "compare attribute"]

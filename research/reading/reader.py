@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from code_transformer import TrainingOptions
 from reader_network import train_reader
 from scene_figure import draw_scenes
+from scene_pairs import training_and_test
 from scene_scores import (
     METRICS,
     NAIVE,
@@ -19,7 +20,6 @@ from scene_scores import (
 )
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
-from strop.analysis.pairs import training_and_test
 from strop.analysis.subject import Subject
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 

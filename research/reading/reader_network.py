@@ -21,9 +21,9 @@ from code_transformer import (
     layer_sizes,
 )
 from consensus import Places, Words, consensus
+from scene_objects import ATTRIBUTES, Objects, SceneObject
+from scene_pairs import ScenePairs
 from strop.analysis.network_training import StepProgress, train_network
-from strop.analysis.pairs import ScenePairs
-from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
 from strop.errors import DataError
 from strop.program import Program
 from strop.random import seeded

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from strop.analysis.scene_objects import Objects
+from scene_objects import Objects
 from strop.figures import MUTED, new_figure, show_image
 from strop.scenes import vocabulary
 

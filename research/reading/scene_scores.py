@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from scene_objects import ATTRIBUTES, Objects, SceneObject
 from strop.analysis.findings import Table
-from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
 from strop.statistics import Array, Interval, mean_interval
 
 METRICS = {

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from strop.analysis.scene_objects import Objects, SceneObject
+from scene_objects import Objects, SceneObject
 
 SHORT: dict[str, dict[str, str]] = {
     "color": {

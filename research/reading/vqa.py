@@ -17,11 +17,11 @@ from chat import EndpointOptions, Transcript
 from code_transformer import TrainingOptions
 from questions import ANSWERS, KINDS, Question, QuestionAnswer, ask_all
 from reader_network import train_reader
+from scene_objects import ATTRIBUTES, Objects
+from scene_pairs import ScenePairs, training_and_test
 from scene_text import THINK, without_thoughts, write_codes
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.pairs import ScenePairs, training_and_test
-from strop.analysis.scene_objects import ATTRIBUTES, Objects
 from strop.analysis.subject import Subject
 from strop.errors import DataError
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from strop.analysis.ngrams import symbols_of
-from strop.analysis.pairs import program_of
 from strop.program import Program
 
 N, K, STOP = 4, 12, 0.15
@@ -36,3 +37,14 @@ def known_bits(program: Program) -> float:
     return math.log2(N) + decisions.mean() * (
         entropy(STOP, 1 - STOP) + (1 - STOP) * entropy(0.75, 0.25)
     )
+
+
+def program_of(
+    codes: Sequence[Sequence[int]], codebook_size: int, capacity: int, model: str = ""
+) -> Program:
+    """A batch of programs from lists of active codes."""
+    padded = torch.zeros(len(codes), capacity, dtype=torch.int64)
+    for row, active in enumerate(codes):
+        padded[row, : len(active)] = torch.tensor(active)
+    lengths = torch.tensor([len(active) for active in codes])
+    return Program(codes=padded, lengths=lengths, codebook_size=codebook_size, model=model)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from chains import N, known_bits, markov
+from chains import N, known_bits, markov, program_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
@@ -19,6 +19,7 @@ from strop.analysis.grammar import (
     length_distance,
     order_information,
     run,
+    training_and_test,
 )
 from strop.analysis.ngrams import (
     CHAINS,
@@ -29,8 +30,14 @@ from strop.analysis.ngrams import (
     shuffled_within,
     symbols_of,
 )
-from strop.analysis.pairs import ScenePairs, program_of
 from strop.analysis.prior import load_prior
+from strop.analysis.subject import Subject
+from strop.data import ScenesDataset
+from strop.data.record import Batch
+from strop.data.spec import open_dataset
+from strop.errors import DataError
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
 
 
 def test_counting_recovers_the_entropy_of_a_chain():
@@ -101,17 +108,38 @@ def test_distances_of_lengths_are_scipys():
     assert distance["total_variation"] == pytest.approx(np.abs(p - q).sum() / 2)
 
 
-def test_the_analysis_end_to_end(tokenizer, tmp_path):
-    from spelled import subject_of
+def subject_of(tokenizer: Tokenizer, program: Program) -> Subject:
+    """A subject that has encoded these programs; the images are blank."""
+    images = torch.zeros(len(program), 3, 1, 1, dtype=torch.uint8)
+    names = tuple(map(str, range(len(program))))
+    records = Batch(images=images, names=names, indices=torch.arange(len(program)))
+    subject = Subject(tokenizer=tokenizer, dataset=ScenesDataset(n=1, seed=0, size=64), data="none")
+    subject.__dict__["_encoded"] = records, program, torch.zeros(0)
+    return subject
 
+
+def test_the_analysis_end_to_end(tokenizer, tmp_path):
     random = np.random.default_rng(0)
     codes = [random.integers(64, size=random.integers(1, 13)).tolist() for _ in range(60)]
-    pairs = ScenePairs(program_of(codes, 64, 12, tokenizer.identity.codes), [()] * 60)
-    options = Options(epochs=1, width=16, samples=20)
-    findings = run(subject_of(tokenizer, pairs), options)
+    program = program_of(codes, 64, 12, tokenizer.identity.codes)
+    findings = run(subject_of(tokenizer, program), Options(epochs=1, width=16, samples=20))
     numbers = findings.numbers
+    assert (numbers["programs"], numbers["test_programs"]) == (48, 12)
     assert numbers["perplexity"]["uniform"] == pytest.approx(65)
     assert numbers["bits_per_image"]["unigram"][0] > 0
     assert set(findings.figures) == {"models", "samples"}
     (tmp_path / "prior.safetensors").write_bytes(findings.files["prior.safetensors"])
     assert load_prior(tmp_path / "prior.safetensors").model == tokenizer.identity.codes
+
+
+def test_training_programs_are_of_other_images(tokenizer):
+    scenes = "scenes:?n={}&seed={}&size=64"
+    test = Subject(tokenizer=tokenizer, dataset=open_dataset(scenes.format(3, 1)), data="test")
+    train, same = training_and_test(test, scenes.format(5, 2), 0.2)
+    assert (len(train), len(same)) == (5, 3)
+    expected = Subject(tokenizer=tokenizer, dataset=open_dataset(scenes.format(5, 2)), data="x")
+    assert train == expected.program
+    with pytest.raises(DataError, match="also trained on"):
+        training_and_test(test, scenes.format(5, 1), 0.2)
+    with pytest.raises(DataError, match="leave none"):
+        training_and_test(test, "", 0.01)

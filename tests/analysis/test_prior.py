@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from chains import K, N, known_bits, markov
+from chains import K, N, known_bits, markov, program_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.analysis.grammar import length_distance
 from strop.analysis.ngrams import neighbours
-from strop.analysis.pairs import program_of
 from strop.analysis.prior import (
     STEPS,
     TENSORS,

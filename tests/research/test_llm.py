@@ -9,9 +9,9 @@ from chat_server import Answer, serve
 
 import chat
 from llm import Options, run
+from scene_objects import objects_of
 from scene_scores import PAPER
 from scene_text import write_codes, write_scene
-from strop.analysis.scene_objects import objects_of
 from strop.analysis.subject import Subject
 from strop.data import ScenesDataset
 from strop.errors import ConfigError, DataError, EndpointError

@@ -9,7 +9,7 @@ import pytest
 from spelled import spelled_pairs
 
 from questions import KINDS, Question, ask_about
-from strop.analysis.scene_objects import SceneObject
+from scene_objects import SceneObject
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from reader_network import (
     scene_tensors,
     train_reader,
 )
+from scene_objects import SceneObject
+from scene_pairs import ScenePairs
 from scene_scores import naive_scene, score
-from strop.analysis.pairs import ScenePairs
-from strop.analysis.scene_objects import SceneObject
 from strop.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.slow

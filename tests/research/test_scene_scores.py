@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scene_objects import ATTRIBUTES, SceneObject, objects_of
 from scene_scores import match, naive_scene, score
-from strop.analysis.scene_objects import ATTRIBUTES, SceneObject, objects_of
 
 pytestmark = pytest.mark.slow
 

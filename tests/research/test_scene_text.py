@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scene_objects import ATTRIBUTES, SceneObject
 from scene_text import SHORT, read_scene, scene_prompt, write_scene
-from strop.analysis.scene_objects import ATTRIBUTES, SceneObject
 
 pytestmark = pytest.mark.slow
 

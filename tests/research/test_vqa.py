@@ -10,8 +10,8 @@ from answer_head import train_answer_head
 from code_transformer import NetworkConfig
 from questions import Question, QuestionAnswer, ask_all
 from reader_network import train_reader
+from scene_objects import SceneObject
 from scene_text import write_codes
-from strop.analysis.scene_objects import SceneObject
 from strop.errors import ConfigError
 from vqa import (
     Options,

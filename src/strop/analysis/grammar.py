@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,10 +25,12 @@ from strop.analysis.ngrams import (
     shuffled_within,
     symbols_of,
 )
-from strop.analysis.pairs import training_and_test
 from strop.analysis.prior import Prior
 from strop.analysis.prior_training import WIDTH, train_prior
-from strop.analysis.subject import Subject
+from strop.analysis.subject import Subject, check_disjoint
+from strop.data.loader import record_batches
+from strop.data.spec import open_dataset
+from strop.errors import DataError
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes, show_image
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
@@ -64,12 +66,12 @@ class Options:
 
 def run(subject: Subject, options: Options) -> Findings:
     """Fit models of programs to those of some images, and evaluate them on those of others."""
-    pairs = training_and_test(subject, options.pairs, options.test_share)
-    train, test = (part.program for part in pairs)
+    train, test = training_and_test(subject, options.pairs, options.test_share)
     prior = train_prior(
         train,
         epochs=options.epochs,
         width=options.width,
+        vectors=subject.tokenizer.quantizer.codebook,
         seed=options.seed,
         device=subject.tokenizer.device,
         progress=partial(subject.progress, "training the prior"),
@@ -147,6 +149,44 @@ def run(subject: Subject, options: Options) -> Findings:
             "show by how much.",
         ),
     )
+
+
+def training_and_test(subject: Subject, spec: str, test_share: float) -> tuple[Program, Program]:
+    """Programs to train on and programs to test on.
+
+    With a `spec`, its images are trained on and all of the subject is tested on. Without one, the
+    last `test_share` of the subject is tested on.
+    """
+    if not spec:
+        held_out = round(len(subject) * test_share)
+        if not 0 < held_out < len(subject):
+            raise DataError(
+                f"{len(subject)} images leave none to train on or none to test on.",
+                "Give more images.",
+            )
+        split = len(subject) - held_out
+        return subject.program[:split], subject.program[split:]
+    tokenizer, dataset = subject.tokenizer, open_dataset(spec)
+    programs: list[Program] = []
+    done = 0
+
+    def images() -> Iterator[tuple[Tensor, str]]:
+        """The training images, each encoded when its batch is read."""
+        nonlocal done
+        for batch in record_batches(
+            dataset,
+            size=tokenizer.config.image_size,
+            fit=tokenizer.config.fit,
+            device=tokenizer.device,
+            workers=subject.workers,
+        ):
+            programs.append(tokenizer.encode(batch.images, batch=subject.batch).to("cpu"))
+            done += len(batch)
+            subject.progress("encoding programs", done, len(dataset))
+            yield from zip(batch.images.cpu(), batch.names, strict=True)
+
+    check_disjoint(images(), subject.named_images())
+    return Program.cat(programs), subject.program
 
 
 def counted_bits(train: Program, test: Program) -> dict[str, Array]:

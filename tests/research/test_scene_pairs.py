@@ -9,7 +9,7 @@ import pytest
 import torch
 from spelled import spelled_pairs, subject_of
 
-from strop.analysis.pairs import (
+from scene_pairs import (
     ScenePairs,
     encode_pairs,
     load_pairs,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from strop.analysis.pairs import ScenePairs, program_of
-from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject
+from scene_objects import ATTRIBUTES, Objects, SceneObject
+from scene_pairs import ScenePairs, program_of
 from strop.analysis.subject import Subject
 from strop.data.record import Batch
 

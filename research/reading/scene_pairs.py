@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from strop.analysis.scene_objects import ATTRIBUTES, Objects, SceneObject, objects_of
+from scene_objects import ATTRIBUTES, Objects, SceneObject, objects_of
 from strop.analysis.subject import Subject
 from strop.data import ScenesDataset
 from strop.data.spec import open_dataset
