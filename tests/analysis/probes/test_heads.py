@@ -10,7 +10,6 @@ from strop.analysis.probes.heads import (
     Probe,
     QueryReader,
     Readout,
-    SequenceReader,
     Tokens,
     make_probe,
 )
@@ -28,23 +27,12 @@ def some_tokens(seed: int = 0, images: int = 3, length: int = 6, width: int = 8)
     return Tokens(vectors, torch.arange(length) < lengths[:, None])
 
 
-def sequence_reader(locations: int = 4) -> SequenceReader:
-    torch.manual_seed(0)
-    return SequenceReader(8, 6, locations, HEAD).eval()
-
-
 def test_queries_see_a_set():
     reader = QueryReader(8, 4, HEAD)
     tokens = some_tokens()
     result = reader(tokens)
     assert result.shape == (3, 4, 8)
     torch.testing.assert_close(reader(tokens.shuffled(1)), result)
-
-
-def test_the_sequence_reader_sees_an_order():
-    reader, tokens = sequence_reader(), some_tokens()
-    assert reader(tokens).shape == (3, 4, HEAD.sequence_width)
-    assert (reader(tokens.shuffled(1)) - reader(tokens)).abs().max() > 1e-3
 
 
 def interpreter_reader(ordered: bool) -> InterpreterReader:
@@ -68,22 +56,9 @@ def test_inactive_tokens_leave_no_trace():
     noise = torch.randn_like(tokens.vectors)
     other = Tokens(torch.where(tokens.active[..., None], tokens.vectors, noise), tokens.active)
     assert not tokens.active.all()
-    readers = (QueryReader(8, 4, HEAD), sequence_reader(), interpreter_reader(False))
+    readers = (QueryReader(8, 4, HEAD), interpreter_reader(False), interpreter_reader(True))
     for reader in readers:
         torch.testing.assert_close(reader(other), reader(tokens))
-
-
-def test_a_code_sees_only_its_prefix():
-    reader = sequence_reader()
-    seen = []
-    reader.read.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0].vectors))
-    tokens = some_tokens()
-    changed = Tokens(tokens.vectors.clone(), tokens.active)
-    changed.vectors[:, 3] += 1
-    reader(tokens)
-    reader(changed)
-    torch.testing.assert_close(seen[0][:, :3], seen[1][:, :3])
-    assert (seen[0][:, 3:] - seen[1][:, 3:]).abs().max() > 1e-3
 
 
 def test_shuffling_keeps_the_codes_and_the_length():
@@ -128,17 +103,17 @@ def test_the_readout_drops_whole_channels_in_training_only():
 
 
 def test_probes_are_made_for_what_they_read():
-    kinds = {
-        FieldReader: make_probe(torch.randn(2, 4, 8), 3, HEAD, locations=4),
-        QueryReader: make_probe(some_tokens(), 3, HEAD, locations=4),
-        SequenceReader: make_probe(some_tokens(), 3, HEAD, locations=4, sequence=True),
-    }
-    strong = Head(interpreter=SMALL)
-    for sequence in (False, True):
-        probe = make_probe(some_tokens(), 3, strong, locations=4, sequence=sequence)
-        assert isinstance(probe.reader, InterpreterReader)
-        assert probe.reader.interpreter.prefix_positions.requires_grad == sequence
-        assert probe.rates[probe.reader] == strong.sequence_rate
-    for kind, probe in kinds.items():
+    pooled, unpooled = Head(interpreter=SMALL), Head(interpreter=SMALL, pooling=False)
+    cases = [
+        (FieldReader, torch.randn(2, 4, 8), pooled, False),
+        (QueryReader, some_tokens(), pooled, False),
+        (InterpreterReader, some_tokens(), pooled, True),
+        (InterpreterReader, some_tokens(), unpooled, False),
+    ]
+    for kind, representation, head, sequence in cases:
+        probe = make_probe(representation, 3, head, locations=4, sequence=sequence)
         assert isinstance(probe, Probe)
         assert isinstance(probe.reader, kind)
+        if isinstance(probe.reader, InterpreterReader):
+            assert probe.reader.interpreter.prefix_positions.requires_grad == sequence
+            assert probe.rates[probe.reader] == head.interpreter_rate

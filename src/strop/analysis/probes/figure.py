@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import colorsys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from strop.analysis.metric_info import METRICS
+from strop.analysis.panels import show_ids
+from strop.analysis.regions import NOBODY
 from strop.data.record import VOID
 from strop.figures import HEAT, new_figure, plain_axes, show_image
 
@@ -34,7 +35,8 @@ def draw_predictions(images: Tensor, truth: Tensor, predicted: dict[str, Tensor]
                 place.set_axis_off()
                 place.set_title(name if row == 0 else "", size=9)
             else:
-                show_image(place, colours(maps[row]), name if row == 0 else "")
+                ids = torch.where(maps[row] == VOID, NOBODY, maps[row].long())
+                show_ids(place, ids, name if row == 0 else "")
     return figure
 
 
@@ -49,14 +51,3 @@ def draw_lengths(rows: list[dict[str, Any]], metric: str) -> Figure:
         axes.fill_between(lengths, low, high, alpha=0.15)
     axes.legend(frameon=False)
     return figure
-
-
-def colours(ids: Tensor) -> Tensor:
-    """Class ids (H, W) to colours (3, H, W) in [0, 1]: class 0 dark, void white."""
-    table = torch.ones(VOID + 1, 3)
-    table[0] = 0.2
-    for class_id in range(1, VOID):
-        # Steps of the golden ratio keep the hues of successive classes apart.
-        hue, light = class_id * 0.618034 % 1, (0.45, 0.6, 0.75)[class_id % 3]
-        table[class_id] = torch.tensor(colorsys.hls_to_rgb(hue, light, 0.7))
-    return table[ids.long().cpu()].permute(2, 0, 1)

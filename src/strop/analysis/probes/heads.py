@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.analysis.probes.protocol import Head
-from strop.model.interpreter import Interpreter, InterpreterConfig, InterpreterLayer
-from strop.model.layers import initialise
+from strop.model.interpreter import Interpreter, InterpreterConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +96,7 @@ class FieldReader(nn.Module):
 
 
 class QueryReader(nn.Module):
-    """One learned query per location attends to the active vectors, whatever their order.
+    """The paper's attention pooling: one learned query per location attends to the active vectors.
 
     Keys and values are the vectors themselves: the queries and the following linear layer would
     absorb linear maps of them.
@@ -114,33 +113,6 @@ class QueryReader(nn.Module):
         queries = self.queries.expand(len(vectors), -1, -1)
         visible = tokens.active[:, None, :]
         return F.scaled_dot_product_attention(queries, vectors, vectors, visible, scale=1.0)
-
-
-class SequenceReader(nn.Module):
-    """A small causal transformer over the codes in order, followed by a `QueryReader`.
-
-    Its outputs are normalised to the unit sphere, on which the codes lie.
-    """
-
-    def __init__(self, width: int, length: int, locations: int, head: Head) -> None:
-        super().__init__()
-        self.width = head.sequence_width
-        size = (self.width, head.sequence_heads, 4 * self.width)
-        self.embed = nn.Linear(width, self.width)
-        self.positions = nn.Parameter(torch.empty(length, self.width))
-        self.layers = nn.ModuleList(InterpreterLayer(*size) for _ in range(head.sequence_depth))
-        initialise(self, self.positions)
-        self.read = QueryReader(self.width, locations, head)
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        """Tokens of B images to (B, S, d)."""
-        length = tokens.vectors.shape[1]
-        # Inactive tokens come last: no active token has them in its prefix.
-        prefix = torch.ones(length, length, dtype=torch.bool, device=tokens.active.device).tril()
-        x = self.embed(tokens.vectors.float()) + self.positions[:length]
-        for layer in self.layers:
-            x = layer(x, None, prefix)
-        return self.read(Tokens(F.normalize(x, dim=-1), tokens.active))
 
 
 class InterpreterReader(nn.Module):
@@ -167,9 +139,6 @@ class InterpreterReader(nn.Module):
         return field
 
 
-_NETWORKS = (SequenceReader, InterpreterReader)
-
-
 class Probe(nn.Module):
     """A reader followed by batch norm and a linear layer."""
 
@@ -179,7 +148,7 @@ class Probe(nn.Module):
         width = reader.width
         assert isinstance(width, int)
         self.readout = Readout(width, outputs, head)
-        slow = head.sequence_rate if isinstance(reader, _NETWORKS) else 1.0
+        slow = head.interpreter_rate if isinstance(reader, InterpreterReader) else 1.0
         self.rates: dict[nn.Module, float] = {self.reader: slow, self.readout: 1.0}
 
     def forward(self, representation: Representation) -> Tensor:
@@ -199,14 +168,11 @@ def make_probe(
     reader: nn.Module
     if isinstance(representation, Tensor):
         reader = FieldReader(representation.shape[-1], pooled=locations == 1)
-    elif head.interpreter is not None:
+    elif sequence or not head.pooling:
         length = representation.vectors.shape[1]
         reader = InterpreterReader(
             representation.width, length, locations, head.interpreter, ordered=sequence
         )
-    elif sequence:
-        length = representation.vectors.shape[1]
-        reader = SequenceReader(representation.width, length, locations, head)
     else:
         reader = QueryReader(representation.width, locations, head)
     return Probe(reader, outputs, head)

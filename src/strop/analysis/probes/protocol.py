@@ -2,8 +2,8 @@
 
 `paper`   trains on features that are computed once, at the model's own size. The paper gives no
           schedule; this one is short and the same for every representation.
-`strong`  as `paper`, but rare classes count more in the loss of segmentation, and tokens are read
-          by a small interpreter: with prefix positions in order, without them as a set.
+`strong`  as `paper`, but trained longer, rare classes count more in the loss of segmentation, and
+          sets of tokens are read by an interpreter, too.
 `dinov3`  DINOv3's published linear evaluation of segmentation (ADE20K) and depth (NYUv2): random
           crops at full size, features computed in every step.
 """
@@ -36,24 +36,26 @@ class Schedule:
     clip: float = 35.0
 
 
+_READER = InterpreterConfig(width=96, depth=2, heads=4, feedforward=384)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Head:
     """Channel dropout, batch norm, a linear layer with weights from N(0, weight_std), biases 0.
 
-    query_std      standard deviation of the learned queries that read codes
-    sequence_*     size of the transformer that reads codes in order, and the factor on its learning
-                   rate: a transformer needs a lower one than a linear layer
-    interpreter    size of the interpreter that reads all tokens instead, if there is one
+    query_std         standard deviation of the learned queries that pool codes
+    pooling           whether sets of tokens are pooled by attention, as in the paper; otherwise
+                      they are read by an interpreter without positions
+    interpreter       size of the interpreter that reads tokens in order
+    interpreter_rate  factor on its learning rate: it needs a lower one than a linear layer
     """
 
     dropout: float = 0.0
     weight_std: float = 0.01
     query_std: float = 1.0
-    sequence_width: int = 64
-    sequence_depth: int = 2
-    sequence_heads: int = 4
-    sequence_rate: float = 0.1
-    interpreter: InterpreterConfig | None = None
+    pooling: bool = True
+    interpreter: InterpreterConfig = _READER
+    interpreter_rate: float = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,13 +175,13 @@ _LONGER = Schedule(
     weight_decays=(0.1,),
     warmup=50,
 )
-_INTERPRETED = Head(interpreter=InterpreterConfig(width=96, depth=2, heads=4, feedforward=384))
+_UNPOOLED = Head(pooling=False)
 
 STRONG = Protocol(
     name="strong",
-    segmentation=Segmentation(schedule=_LONGER, head=_INTERPRETED, balance=0.5),
-    multilabel=Multilabel(schedule=_LONGER, head=_INTERPRETED),
-    depth=Depth(schedule=_LONGER, head=_INTERPRETED),
+    segmentation=Segmentation(schedule=_LONGER, head=_UNPOOLED, balance=0.5),
+    multilabel=Multilabel(schedule=_LONGER, head=_UNPOOLED),
+    depth=Depth(schedule=_LONGER, head=_UNPOOLED),
 )
 
 DINOV3 = Protocol(

@@ -7,8 +7,8 @@ latent            the interpreted field of the program
 program           the active code vectors z_q, read by queries as an unordered set
 raw               the same tokens before quantization, read in the same way: the gap from `raw` to
                   `program` is the loss of quantization, that from `latent` to `raw` of the reader
-program-sequence  the active code vectors in order, read by a small transformer
-program-shuffled  its control: the same transformer, the codes of each image in a random order
+program-sequence  the active code vectors in order, read by a small interpreter
+program-shuffled  its control: the same interpreter, the codes of each image in a random order
 """
 
 from __future__ import annotations
