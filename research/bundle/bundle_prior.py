@@ -1,7 +1,7 @@
 """Train the prior of a bundled model and store it beside the weights.
 
     strop encode PHOTOS -o programs.parquet --model photos --length max
-    python research/bundle/train_prior.py photos programs.parquet
+    python research/bundle/bundle_prior.py photos programs.parquet
 
 A prior models all K codes, so that it serves prefixes of any length, and all lengths are equally
 likely: it stays valid if a model gets another length head.
