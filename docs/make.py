@@ -656,7 +656,7 @@ def entropy() -> str:
         "PCA at as many entropy-coded bits, with quantized coefficients and an adaptive coder of "
         "its own, fitted on other images:"
     )
-    return "\n\n".join([*parts, text, table(header, rows)])
+    return "\n\n".join([*parts, text, table(header, rows)]) if parts else ""
 
 
 def probes() -> str:

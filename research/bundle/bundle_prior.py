@@ -26,7 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the prior of a bundled model.")
     parser.add_argument("model")
     parser.add_argument("programs", type=Path, nargs="+", help="files that `strop encode` wrote")
-    parser.add_argument("--epochs", type=float, default=10)
+    parser.add_argument(
+        "--epochs", type=float, default=0, help="of training after the Gaussian start"
+    )
     parser.add_argument("--width", type=int, default=WIDTH)
     args = parser.parse_args()
     tokenizer = load(args.model)

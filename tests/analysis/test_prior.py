@@ -47,7 +47,7 @@ def random_prior(codes: int, capacity: int, seed: int = 0) -> Prior:
         embed=integers(codes, 5),
         mix=integers(capacity * (capacity - 1) // 2, 5, 5),
         out=integers(codes, 5),
-        factor=torch.tensor(1e-5, dtype=torch.double),
+        factor=torch.linspace(5e-6, 2e-5, capacity, dtype=torch.double),
         lengths=torch.randint(0, 9, (capacity,), generator=random) + 1,
     )
 
@@ -101,7 +101,7 @@ def test_logits_by_hand():
     past = torch.tensor([[2, 0]])
     mix = from_triangle(prior.mix.long(), 3)[2]
     context = sum(mix[j] @ prior.embed[code].long() for j, code in enumerate([2, 0]))
-    term = (prior.out.long() @ context * prior.factor).floor()
+    term = (prior.out.long() @ context * prior.factor[2]).floor()
     odds = 2.0 ** ((2 * prior.table[2].double() + term) / STEPS)
     found = prior.frequencies(past, first=2)[0, 0].double() / TOTAL
     assert torch.allclose(found, odds / odds.sum(), atol=4 / TOTAL)

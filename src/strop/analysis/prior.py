@@ -46,7 +46,7 @@ class Prior:
     embed    (N, d) int8
     mix      (K * (K - 1) / 2, d, d) int8: the entries of (K, K, d, d) below the diagonal
     out      (N, d) int8
-    factor   float64 scalar: logits per unit of the linear term
+    factor   (K,) float64: logits per unit of the linear term
     lengths  (K,) int64: how often each length occurs
     model    `identity.codes` of the model that wrote the programs, empty if unknown
     """
@@ -77,7 +77,7 @@ class Prior:
         last = past.shape[1]
         mix = self._mix[first : last + 1, :last]
         context = torch.einsum("kjed,bjd->bke", mix, self.embed.double()[past])
-        term = (context @ self.out.double().T) * self.factor
+        term = (context @ self.out.double().T) * self.factor[first : last + 1, None]
         table = self.table[first : last + 1].double() * (STEPS // TABLE_STEPS)
         return integer_softmax(table + term.floor())
 
@@ -226,14 +226,14 @@ def _check_tensors(prior: Prior) -> None:
         "embed": (torch.int8, (codes, width)),
         "mix": (torch.int8, (capacity * (capacity - 1) // 2, width, width)),
         "out": (torch.int8, (codes, width)),
-        "factor": (torch.double, ()),
+        "factor": (torch.double, (capacity,)),
         "lengths": (torch.int64, (capacity,)),
     }
     for name, found in wanted.items():
         tensor = getattr(prior, name)
         if (tensor.dtype, tuple(tensor.shape)) != found:
             raise ValueError(f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}")
-    if not 0 < codes <= MOST_CODES or not 0 <= float(prior.factor) < 1:
+    if not 0 < codes <= MOST_CODES or not bool(((prior.factor >= 0) & (prior.factor < 1)).all()):
         raise ValueError("its numbers are out of range")
     if not 0 < int(prior.lengths.max()) < 1 << 31 or bool((prior.lengths < 0).any()):
         raise ValueError("its lengths are out of range")

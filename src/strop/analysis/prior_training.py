@@ -14,29 +14,30 @@ from strop.errors import ConfigError
 from strop.program import Program
 from strop.random import seeded
 
-WIDTH = 8
+WIDTH = 4
 LEARNING_RATE = 5e-3
 _SMOOTHING = 500  # programs of uniform codes that are added to the counts of each position
+_RIDGE = 100.0
+_FLOOR = 0.1  # of the variance of coordinates, which is 1 over all codes
+_LEAST_ROWS = 100
 _MOST = 127  # of int8
 
 
 class PriorNetwork(nn.Module):
     """The tensors of a `Prior` in floating point; logits in nats.
 
-    With `vectors` (N, D) of the codes, `embed` and `out` begin as their principal coordinates, each
-    of unit variance: similar codes are then followed by similar codes from the start.
+    `embed` and `out` begin as the principal coordinates of `vectors` (N, D), the codebook, each of
+    unit variance; without them, as random ones. `mix` and `table` begin as `gaussian_start`.
     """
 
     def __init__(self, program: Program, width: int, vectors: Tensor | None = None) -> None:
         super().__init__()
-        codes, capacity = program.codebook_size, program.capacity
         if vectors is None:
-            vectors = torch.randn(codes, width)
+            vectors = torch.randn(program.codebook_size, width)
         start = principal_coordinates(vectors, width)
-        self.table = nn.Parameter(log_frequencies(program))
+        table, mix = gaussian_start(program, start)
+        self.table, self.mix = nn.Parameter(table), nn.Parameter(mix)
         self.embed, self.out = nn.Parameter(start), nn.Parameter(start.clone())
-        pairs = capacity * (capacity - 1) // 2
-        self.mix = nn.Parameter(torch.zeros(pairs, start.shape[1], start.shape[1]))
 
     def forward(self, codes: Tensor) -> Tensor:
         """Codes `(B, K)` to logits `(B, K, N)`, each position given those before it."""
@@ -66,6 +67,7 @@ def train_prior(
 ) -> Prior:
     """A prior over programs, trained to minimise the bits per code.
 
+    epochs   passes over the programs; 0 for the start alone, which takes seconds
     vectors  (N, D) the codebook, which helps where programs are few
     """
     program = program.as_batch()
@@ -81,16 +83,52 @@ def train_prior(
         inside = active[rows]
         return F.cross_entropy(network(codes[rows])[inside].float(), codes[rows][inside])
 
-    train_network(
-        network,
-        loss,
-        len(program),
-        epochs=epochs,
-        seed=seed,
-        learning_rate=LEARNING_RATE,
-        progress=progress,
-    )
+    if epochs:
+        train_network(
+            network,
+            loss,
+            len(program),
+            epochs=epochs,
+            seed=seed,
+            learning_rate=LEARNING_RATE,
+            progress=progress,
+        )
     return to_integers(network.cpu(), program.to("cpu"))
+
+
+def gaussian_start(program: Program, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+    """The table and the mix that are right if coordinates are jointly normal.
+
+    coordinates  (N, d) of the codes
+
+    At each position, ridge regression on the coordinates of all codes before gives a mean and a
+    residual covariance S1. The logit of a code is that of its frequency, times the ratio of the
+    normal densities after and before the past is known, where the covariance is S0.
+    """
+    values = coordinates.double()[program.codes]
+    width, active = coordinates.shape[1], program.active
+    table = log_frequencies(program).double()
+    mix = torch.zeros(program.capacity, program.capacity, width, width, dtype=torch.double)
+    unit = torch.eye(width, dtype=torch.double)
+    for k in range(1, program.capacity):
+        rows = active[:, k]
+        if int(rows.sum()) < _LEAST_ROWS:
+            continue
+        past, target = values[rows, :k].flatten(1), values[rows, k]
+        means, mean = past.mean(0), target.mean(0)
+        past, target = past - means, target - mean
+        ridge = _RIDGE * torch.eye(past.shape[1], dtype=torch.double)
+        weights = torch.linalg.solve(past.T @ past + ridge, past.T @ target)
+        left = target - past @ weights
+        before, after = (
+            torch.linalg.inv(each.T @ each / len(each) + _FLOOR * unit) for each in (target, left)
+        )
+        mix[k, :k] = (weights @ after).unflatten(0, (k, width)).transpose(1, 2)
+        away = coordinates.double() - mean
+        table[k] += ((away @ (before - after)) * away).sum(1) / 2
+        table[k] -= coordinates.double() @ (means @ weights @ after)
+    lower = torch.tril_indices(program.capacity, program.capacity, -1)
+    return table.log_softmax(1).float(), mix[lower[0], lower[1]].float()
 
 
 def log_frequencies(program: Program) -> Tensor:
@@ -105,25 +143,31 @@ def log_frequencies(program: Program) -> Tensor:
 
 @torch.no_grad()
 def to_integers(network: PriorNetwork, program: Program) -> Prior:
-    """The nearest integers. Each column of `embed` uses the whole range of int8."""
+    """The nearest integers.
+
+    Each column of `embed` and `out`, and `mix` at each position, use the whole range of int8.
+    """
     bits = network.table / math.log(2)
     table = _MOST + TABLE_STEPS * (bits - bits.amax(1, keepdim=True))
-    embed, of_embed = _rounded(network.embed, 0)
-    mix, of_mix = _rounded(network.mix * of_embed, None)
-    out, of_out = _rounded(network.out, None)
+    embed, of_embed = _rounded(network.embed)
+    out, of_out = _rounded(network.out)
+    scaled = network.mix * of_out[:, None] * of_embed
+    position = torch.tril_indices(program.capacity, program.capacity, -1)[0]
+    most = scaled.new_zeros(program.capacity)
+    most = most.scatter_reduce(0, position, scaled.abs().amax((1, 2)), "amax").clamp(min=1e-12)
+    mix = (_MOST * scaled / most[position, None, None]).round().to(torch.int8)
     return Prior(
         table=table.round().clamp(-_MOST, _MOST).to(torch.int8),
         embed=embed,
         mix=mix,
         out=out,
-        factor=(of_out * of_mix).double() * STEPS / math.log(2),
+        factor=(most / _MOST).double() * STEPS / math.log(2),
         lengths=torch.bincount(program.lengths, minlength=program.capacity + 1)[1:],
         model=program.model,
     )
 
 
-def _rounded(values: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
-    """int8 of `values`, and the factor of each column, or of all."""
-    most = values.abs().amax() if axis is None else values.abs().amax(axis)
-    factor = (most if len(values) else torch.ones(values.shape[1:])).clamp(min=1e-12) / _MOST
+def _rounded(values: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 of `values`, and the factor of each column."""
+    factor = values.abs().amax(0).clamp(min=1e-12) / _MOST
     return (values / factor).round().to(torch.int8), factor
