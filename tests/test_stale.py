@@ -6,11 +6,14 @@ answer is an error that says what has changed, or a new result.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -19,7 +22,6 @@ from torch import Tensor
 
 from strop.analysis.evaluate import evaluate
 from strop.analysis.frame import run_study
-from strop.analysis.pairs import encode_pairs
 from strop.analysis.subject import Subject
 from strop.curriculum import CurriculumConfig
 from strop.data.pack import pack_dataset
@@ -128,12 +130,20 @@ def study(world: World) -> object:
     return result["identities"]
 
 
+def scene_pairs() -> ModuleType:
+    """The module of the studies of scenes that caches pairs."""
+    folder = str(Path(__file__).parents[1] / "research" / "reading")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module("scene_pairs")
+
+
 def pairs(world: World) -> object:
     folder = world.root / "pairs"
     folder.mkdir(exist_ok=True)
     dataset = open_dataset(world.data)
     subject = Subject(tokenizer=world.tokenizer(), dataset=dataset, data="", folder=folder)
-    found = encode_pairs(subject, SCENES if world.pictures.exists() else world.data)
+    found = scene_pairs().encode_pairs(subject, SCENES if world.pictures.exists() else world.data)
     kept = sorted(path.name for path in folder.glob("pairs-*"))
     return kept, found.program.codes.tolist(), found.program.lengths.tolist()
 
