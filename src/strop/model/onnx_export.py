@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from strop.errors import ModelError
 from strop.files import PathLike, atomic_path, exclusive, write_json, write_text
 from strop.model.interpreter import prefix_mask
 from strop.model.rate_head import RateHead
+from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, bicubic
 from strop.model.tokenizer import Tokenizer
 from strop.optional import require
 
@@ -103,6 +104,8 @@ def write_graphs(tokenizer: Tokenizer, folder: Path) -> list[str]:
     batch = torch.export.Dim("batch")
     width = torch.export.Dim("length", max=config.max_length)
     precision, tokenizer.precision = tokenizer.precision, "fp32"
+    teacher = tokenizer.teacher
+    resize, teacher.resize = teacher.resize, _resize_by_products(teacher, config.image_size)
     try:
         with torch.no_grad():
             # The first call also computes the positions that the teacher keeps: constants below.
@@ -115,7 +118,7 @@ def write_graphs(tokenizer: Tokenizer, folder: Path) -> list[str]:
         shapes = {name: {0: batch, 1: width} for name in programs}
         _write(folder / INTERPRETER, _Interpreter(tokenizer), programs, shapes, ["field"])
     finally:
-        tokenizer.precision = precision
+        tokenizer.precision, teacher.resize = precision, resize
     return list(found)
 
 
@@ -126,6 +129,17 @@ def example_images(size: int) -> Tensor:
     step = -(-size // 8)
     whole = blocks.repeat_interleave(step, dim=-1).repeat_interleave(step, dim=-2)
     return whole[..., :size, :size].contiguous()
+
+
+def _resize_by_products(teacher: Teacher, size: int) -> Callable[[Tensor, list[int]], Tensor]:
+    """What `bicubic` does to squares of `size`, as products with its weights.
+
+    Runtimes do not agree on how to resize with antialiasing.
+    """
+    wanted = size // PIXELS_PER_LOCATION * teacher.patch
+    identity = torch.eye(size, device=teacher.mean.device)[None, None]
+    weights = bicubic(identity, [size, wanted])[0, 0]  # (size, wanted)
+    return lambda pixels, _: weights.T @ pixels @ weights
 
 
 def _write(

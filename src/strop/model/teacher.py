@@ -122,6 +122,7 @@ class Teacher(nn.Module):
         self.mean: Tensor
         self.std: Tensor
         self.training = False
+        self.resize: Callable[[Tensor, list[int]], Tensor] = bicubic
 
     @functools.cached_property
     def digest(self) -> str:
@@ -145,12 +146,17 @@ class Teacher(nn.Module):
         size = [side // PIXELS_PER_LOCATION * self.patch for side in (height, width)]
         pixels = images.to(self.mean.dtype) / 255
         if size != [height, width]:
-            pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True)
+            pixels = self.resize(pixels, size)
         return (pixels - self.mean) / self.std
 
     def train(self, mode: bool = True) -> Self:
         """The teacher is frozen: this does nothing."""
         return self
+
+
+def bicubic(pixels: Tensor, size: list[int]) -> Tensor:
+    """Resize `(B, 3, H, W)`, with antialiasing."""
+    return F.interpolate(pixels, size, mode="bicubic", antialias=True)
 
 
 def load_teacher(name: str, *, compact: bool = True) -> Teacher:
