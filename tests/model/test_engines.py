@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import strop
 from strop.errors import ModelError
@@ -26,6 +26,7 @@ from strop.model.rate_head import RateHead
 from strop.model.teacher import Teacher, TeacherConfig
 from strop.model.tokenizer import Tokenizer
 from strop.model.vit import ViT, parse_config
+from strop.pool import Pool
 
 # Learned positions for another grid, and patches of 14 pixels: the image is resized in the graph.
 VIT = {
@@ -133,14 +134,11 @@ def test_an_engine_can_be_pickled_and_works_after_a_fork(others, images):
     engine = pickle.loads(pickle.dumps(others["onnx"].engine))  # noqa: S301
     codes = engine.encode(others["onnx"], images).codes
     assert torch.equal(codes, others["onnx"].engine.encode(others["onnx"], images).codes)
-    context = torch.multiprocessing.get_context("fork")
-    with context.Pool(1) as pool:
-        assert pool.apply(_codes, (engine, others["onnx"], images)) == codes.tolist()
-
-
-def _codes(engine: ModelEngine, tokenizer: Tokenizer, images: Tensor) -> list[list[int]]:
-    torch.set_num_threads(1)
-    return engine.encode(tokenizer, images).codes.tolist()
+    pool = Pool(lambda batch: engine.encode(others["onnx"], batch).codes.tolist(), workers=1)
+    try:
+        assert next(pool.map([images], 1)) == codes.tolist()
+    finally:
+        pool.close()
 
 
 def test_training_goes_back_to_torch(others):
