@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all fuzz lint bench docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/strop demo --out demo
@@ -15,6 +15,10 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+fuzz: $(INSTALLED)
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-3600} FUZZ_RESULTS=benchmarks/results/fuzz.json \
+		$(BIN)/python -m pytest tests/fuzz
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

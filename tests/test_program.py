@@ -501,6 +501,99 @@ def test_tables_that_are_no_programs_are_refused(tmp_path):
             Program.load(path)
 
 
+def save_table(path, lists: pa.Array, **changes: object) -> None:
+    """A file of one program, with a valid header and without a digest."""
+    nothing = pa.array([[]], pa.list_(pa.int32()))
+    columns = {"name": ["a"], "length": pa.array([len(lists.values)], pa.int32())}
+    columns |= {"codes": lists, "rest": nothing, "erased": nothing, **changes}
+    table = pa.table(columns).replace_schema_metadata({"strop": json.dumps(HEADER)})
+    pq.write_table(table, path, compression="zstd")
+
+
+def test_a_small_file_of_many_codes_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    count = 60_000_000
+    zeros = pa.array(np.zeros(count, np.int32))
+    save_table(path, pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), zeros))
+    assert path.stat().st_size < 4000
+    monkeypatch.setattr(pq, "ParquetFile", lambda *_, **__: pytest.fail("it was decoded"))
+    with pytest.raises(FormatError, match=r"claims 60,000,\d+ values in"):
+        Program.load(path)
+
+
+def test_a_small_file_of_a_long_name_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    save_table(path, pa.array([[1]], pa.list_(pa.int32())), name=["a" * 100_000_000])
+    monkeypatch.setattr(pq, "ParquetFile", lambda *_, **__: pytest.fail("it was decoded"))
+    with pytest.raises(FormatError, match=r"claims 1\d\d,\d+,\d+ bytes in"):
+        Program.load(path)
+
+
+def test_more_codes_than_any_model_writes_are_refused(tmp_path):
+    save_table(tmp_path / "a.parquet", pa.array([[1] * 5000], pa.list_(pa.int32())))
+    with pytest.raises(FormatError, match=r"has 5,000 codes, more than 4,096"):
+        Program.load(tmp_path / "a.parquet")
+
+
+def test_files_of_0_1_0_have_no_digest(tmp_path):
+    save_table(tmp_path / "a.parquet", pa.array([[1, 2]], pa.list_(pa.int32())))
+    assert Program.load(tmp_path / "a.parquet").codes.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("column", ["codes", "rest", "erased", "length", "name"])
+def test_columns_of_another_type_are_refused(tmp_path, column):
+    changed = {column: pa.array([{"a": 1}])}
+    codes = pa.array([[1, 2]], pa.list_(pa.int32()))
+    save_table(tmp_path / "a.parquet", codes, **changed)
+    if column == "name":
+        assert Program.load(tmp_path / "a.parquet").names == ("{'a': 1}",)
+    else:
+        with pytest.raises(FormatError):
+            Program.load(tmp_path / "a.parquet")
+
+
+def test_an_altered_parquet_file_never_gives_another_program(tmp_path):
+    """Every byte of a file, header and footer included, with one bit flipped."""
+    path = tmp_path / "a.parquet"
+    program = plain(names=("a", "b"))
+    program.save(path)
+    content = path.read_bytes()
+    refused = 0
+    for position in range(0, len(content), 7):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << (position % 8)
+        path.write_bytes(flipped)
+        try:
+            loaded = Program.load(path)
+        except FormatError:
+            refused += 1
+        else:
+            assert loaded == program, position
+            assert loaded.names == program.names, position
+    assert refused > 200
+
+
+def test_a_damaged_footer_does_not_end_the_process(tmp_path):
+    """Arrow aborts if it is asked for the columns of some damaged footers."""
+    path = tmp_path / "a.parquet"
+    plain().save(path)
+    content = path.read_bytes()
+    length = int.from_bytes(content[-8:-4], "little")
+    dice = random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[len(content) - 8 - dice.randrange(length) - 1] = dice.randrange(256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(FormatError):
+            Program.load(path)
+
+
+@pytest.mark.parametrize("name", ["a\0b.parquet", "a" * 5000 + ".jsonl"])
+def test_impossible_names_of_files_are_refused(name):
+    with pytest.raises(FormatError):
+        Program.load(name)
+
+
 def mutated(content: bytes, dice: random.Random) -> bytes:
     """A few flips, cuts and insertions."""
     damaged = bytearray(content)

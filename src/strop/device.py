@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -41,6 +43,25 @@ def check_device(device: str | torch.device | None) -> str | torch.device | None
 def choose_device(device: str | torch.device | None) -> str | torch.device:
     """`device` if given and available; otherwise a GPU if there is one, else the CPU."""
     return check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Compute products and convolutions on a GPU in fp32.
+
+    By default torch computes convolutions in TF32, which has the 10 bits of fp16, and a program may
+    have allowed it for matrix products.
+    """
+    parts = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [part.fp32_precision for part in parts]
+    try:
+        for part in parts:
+            part.fp32_precision = "ieee"
+        with torch.autocast("cuda", enabled=False):
+            yield
+    finally:
+        for part, kept in zip(parts, before, strict=True):
+            part.fp32_precision = kept
 
 
 def fits_on(device: torch.device, nbytes: int) -> bool:

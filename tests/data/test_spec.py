@@ -130,3 +130,40 @@ def test_scenes() -> None:
     assert len(data) == 3
     assert data[0].image.shape == (3, 32, 32)
     assert data[0].scene is not None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "~nouser/x",
+        "folder:~nouser/x",
+        "folder:/a\0b",
+        "packed:/a\0",
+        "shards:/a\0*",
+        "parquet:/a\0",
+        f"folder:/{'a' * 5000}",
+        f"shards:/{'a' * 5000}",
+        f"parquet:/{'a' * 5000}",
+        f"/{'a' * 5000}",
+        f"{'{' * 3000}",
+        f"voc:.?split={'a' * 5000}",
+        "voc:.?split=a\0b",
+        "scenes:?n=999999999999999999999",
+        "scenes:?size=1000000",
+    ],
+)
+def test_absurd_specs_are_refused_in_a_sentence(spec: str) -> None:
+    with pytest.raises(DataError) as caught:
+        open_dataset(spec)
+    assert caught.value.remedy
+
+
+def test_whatever_a_parser_raises_is_an_error_of_the_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("strop.data.folder.Layout.images", fail)
+    with pytest.raises(DataError, match=r"cannot be opened .MemoryError"):
+        open_dataset(str(tmp_path))

@@ -172,3 +172,38 @@ def test_fast_presets_train_a_rate_head_at_random_lengths_down_to_one():
         preset = load_preset(name)
         assert preset.model.length_head.kind == "paper"
         assert preset.curriculum.truncation == "beta"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ("objective.commitment_weight=nan", "commitment_weight is nan"),
+        ("objective.commitment_weight=-5", "commitment_weight is -5"),
+        ("curriculum.extend=inf", "extend is inf"),
+        ("curriculum.keep=-1", "keep is -1"),
+        ("training.reseed_below=nan", "reseed_below is nan"),
+        ("training.steps=9223372036854775808", "steps is 9223372036854775808"),
+        (f"training.steps={'9' * 5000}", "training.steps cannot be read"),
+        (f"training.steps={'[' * 5000}", "training.steps cannot be read"),
+        ("training.seed=99999999999999999999999", "seed is 9999"),
+        (f"training.learning_rate=1{'0' * 400}", "learning_rate is 1000"),
+        ("model.max_length=9223372036854775807", "max_length is 9223372036854775807"),
+        ("model.quantizer.codes=4611686018427387904", "quantizer.codes is 4611686018427387904"),
+        ("model.image_size=1048576", "image_size is 1048576"),
+        ("model.generator.depth=20000", r"generator.depth is 20000. .* at most 256"),
+    ],
+)
+def test_absurd_settings_are_refused_by_name(assignment, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        load_preset("strop-nano", parse_assignments([assignment]))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"x = " + b"[" * 20_000, b"x = " + b"9" * 5000, b"\xff\xfe\x00", b"x = {a = " * 5000],
+)
+def test_absurd_presets_are_refused_by_name(tmp_path, content):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"mine.toml is not valid TOML"):
+        load_preset(str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from strop.device import exact_products
 from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
@@ -542,12 +544,14 @@ class Tokenizer(nn.Module):
             self.__dict__["_teacher"]._apply(fn)
         return self
 
-    def _autocast(self) -> torch.autocast:
+    def _autocast(self) -> AbstractContextManager[None]:
         """fp16 on a GPU, fp32 on a CPU, unless `precision` says otherwise.
 
         fp16 and not bf16: its three more bits decide between codes that lie close together.
         """
         precision = self.precision or ("fp16" if self.device.type == "cuda" else "fp32")
+        if precision == "fp32" and self.device.type == "cuda":
+            return exact_products()
         kind = torch.float16 if precision == "fp16" else torch.bfloat16
         return torch.autocast(self.device.type, kind, enabled=precision != "fp32")
 
