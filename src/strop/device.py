@@ -52,7 +52,7 @@ def exact_products() -> Iterator[None]:
     By default torch computes convolutions in TF32, which has the 10 bits of fp16, and a program may
     have allowed it for matrix products.
     """
-    parts = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    parts: Any = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = [part.fp32_precision for part in parts]
     try:
         for part in parts:
