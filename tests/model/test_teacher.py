@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from strop.errors import StropError, TeacherError
+from strop.model.checkpoint import load
 from strop.model.teacher import (
     CENTRED,
     HUB_IDS,
@@ -111,6 +112,30 @@ def test_a_teacher_that_brings_code_is_refused_unread(dinov2, monkeypatch, place
         load_teacher(str(dinov2))
     assert "Use a model of the families" in caught.value.remedy
     assert not (dinov2 / "ran").exists()
+
+
+def test_a_pickle_is_not_read(dinov2, monkeypatch):
+    (dinov2 / "model.safetensors").unlink()
+    torch.save({"a": torch.zeros(2)}, dinov2 / "pytorch_model.bin")
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was unpickled"))
+    for compact in (True, False):
+        with pytest.raises(TeacherError, match=r"model\.safetensors"):
+            load_teacher(str(dinov2), compact=compact)
+
+
+@pytest.mark.parametrize("content", ["3", "[]", "[1, 2]", "[" * 100_000, "9" * 5000, '"auto_map"'])
+def test_a_config_that_is_no_table_is_refused(dinov2, content):
+    (dinov2 / "config.json").write_text(content)
+    with pytest.raises(TeacherError):
+        load_teacher(str(dinov2))
+
+
+@pytest.mark.parametrize("name", ["~nouser/x", "a\0b", f"/{'a' * 5000}"])
+def test_impossible_names_are_refused(name):
+    with pytest.raises(StropError):
+        load_teacher(name)
+    with pytest.raises(StropError):
+        load(name)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean, parsing
 from strop.files import PathLike, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
+from strop.listing import expand
 from strop.model.model_engine import make_engine
 from strop.model.teacher import BUNDLED
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
@@ -88,7 +89,7 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
     """The folder of a model, downloaded if it is a hub id."""
     models = list_models()
     text = str(name)
-    path = Path(name).expanduser()
+    path = expand(name)
     if text in models:
         return BUNDLED / text
     if path.is_dir():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from strop.errors import TeacherError
 from strop.identity import of_teacher
+from strop.listing import expand
 from strop.model.vit import ViT, build_vit, load_vit, parse_config
 from strop.random import seeded
 
@@ -240,6 +241,7 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path]:
             dtype=torch.float32,
             output_loading_info=True,
             trust_remote_code=False,
+            use_safetensors=True,  # the other format is a pickle
         )
     except (OSError, ValueError, KeyError) as error:
         raise _no_model(folder, error) from error
@@ -274,7 +276,7 @@ def _find_folder(name: str) -> Path:
                 "The teacher 'tiny' is not part of this installation.",
                 "Use dinov3-s, a local folder, or random:tiny for its shape alone.",
             )
-    folder = Path(source).expanduser()
+    folder = expand(source)
     if not folder.is_dir():
         if source.startswith((".", "/", "~")) or source.count("/") > 1:
             raise TeacherError(
@@ -288,8 +290,8 @@ def _find_folder(name: str) -> Path:
             )
         folder = _fetch(source)
     try:
-        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        stated = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except Exception as error:  # of the file system or the parser
         raise _no_model(folder, error) from error
     if "auto_map" in stated:  # before transformers sees it
         raise TeacherError(
