@@ -24,7 +24,7 @@ from strop.analysis.prior import (
 )
 from strop.analysis.prior_training import PriorNetwork, to_integers, train_prior
 from strop.analysis.program_coding import LANES, decode_programs, encode_programs
-from strop.analysis.range_coder import TOTAL, Decoder, encode
+from strop.analysis.range_coder import TOTAL, RangeDecoder, encode
 from strop.errors import FormatError, ModelError, ProgramError
 from strop.program import Program
 from strop.random import seeded
@@ -218,7 +218,7 @@ def test_the_range_coder_returns_symbols(rows, lanes, seed):
     symbols = random.integers(11, size=(rows, lanes, 1))
     active = random.random((rows, lanes)) < 0.7
     first, width = (np.take_along_axis(each, symbols, -1)[..., 0] for each in (starts, odds))
-    decoder = Decoder(encode(first, width, active), lanes)
+    decoder = RangeDecoder(encode(first, width, active), lanes)
     for row in range(rows):
         slot = decoder.peek()
         found = (starts[row] <= slot[:, None]).sum(-1) - 1

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.analysis.prior import Prior
-from strop.analysis.range_coder import Decoder, Integers, encode
+from strop.analysis.range_coder import Integers, RangeDecoder, encode
 from strop.program import Program
 
 LANES = 32
@@ -47,7 +47,7 @@ def encode_programs(program: Program, prior: Prior) -> bytes:
 def decode_programs(data: bytes, count: int, prior: Prior) -> Program:
     """The `count` programs that `encode_programs` wrote; `FormatError` for other bytes."""
     lanes = min(LANES, count)
-    decoder = Decoder(data, lanes)
+    decoder = RangeDecoder(data, lanes)
     lengths = torch.zeros(count, dtype=torch.int64)
     codes = torch.zeros(count, prior.capacity, dtype=torch.int64)
     for first in range(0, count, lanes):
@@ -78,7 +78,7 @@ def _interval(frequencies: Tensor, symbols: Tensor) -> tuple[Integers, Integers]
     return (frequencies.cumsum(-1).gather(-1, at) - own)[..., 0].numpy(), own[..., 0].numpy()
 
 
-def _read(decoder: Decoder, frequencies: Tensor, active: np.ndarray) -> Tensor:
+def _read(decoder: RangeDecoder, frequencies: Tensor, active: np.ndarray) -> Tensor:
     """The next symbols `(n,)`, given frequencies `(n, N)`."""
     slots = torch.from_numpy(decoder.peek())
     symbols = torch.searchsorted(frequencies.cumsum(-1), slots[:, None], right=True)[:, 0]

@@ -20,7 +20,7 @@ Integers = NDArray[np.int64]
 
 
 def encode(starts: Integers, frequencies: Integers, active: NDArray[np.bool_]) -> bytes:
-    """Symbols `(T, n)` to bytes, for a `Decoder` that reads row after row.
+    """Symbols `(T, n)` to bytes, for a `RangeDecoder` that reads row after row.
 
     starts       the sum of the frequencies of all smaller symbols, in [0, TOTAL)
     frequencies  at least 1 where active
@@ -38,7 +38,7 @@ def encode(starts: Integers, frequencies: Integers, active: NDArray[np.bool_]) -
     return np.concatenate(words)[::-1].astype("<u2").tobytes()
 
 
-class Decoder:
+class RangeDecoder:
     """Reads what `encode` wrote, row after row: `peek`, find the symbols, `advance`."""
 
     def __init__(self, data: bytes, lanes: int) -> None:
