@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from strop.analysis.colours import Basis
 from strop.analysis.counterfactual import erasure
+from strop.analysis.panels import show_program
 from strop.data import ScenesDataset
 from strop.data.samples import square, squares
 from strop.errors import DataError, StoreError
@@ -46,7 +50,7 @@ PHOTOS = {
     "the leaves beside it": ("flower.jpg", 214, 0, 426),
 }
 """Squares of scikit-learn's sample images: file, side, top and left in pixels."""
-MAPS = 4
+MAPS = 3
 SHEET = "search.html"
 PREDICTED, FULL = "predicted lengths", "all codes"
 
@@ -57,7 +61,10 @@ class DemoResult:
 
     name           the model's name
     images         (n, 3, H, H) uint8
+    teacher        (n, 3, h, w) uint8, the teacher's features as colours
+    features       (n, 3, h, w) uint8, the reconstructed features in the same colours
     previews       (n, 3, H, H) in [0, 1], decoded programs
+    maps           (n, K, h, w) erasure maps
     captions       n descriptions of the images
     r2_by_length   (n, K): R² of each image at every forced length, about its own scalar mean
     baseline       the name of a field that needs no program
@@ -69,7 +76,10 @@ class DemoResult:
     name: str
     tokenizer: Tokenizer
     images: Tensor
+    teacher: Tensor
+    features: Tensor
     previews: Tensor
+    maps: Tensor
     captions: list[str]
     program: Program
     r2_by_length: Tensor
@@ -102,7 +112,8 @@ def run_demo(
     say("The same with photographs ...")
     model = load("photos", device=device)
     images = sample_photos(model.config.image_size)
-    results.append(evaluate("photos", model, images, list(PHOTOS), folder))
+    results.insert(0, evaluate("photos", model, images, list(PHOTOS), folder))
+    draw_overview(results[0], folder / "overview.png")
     say("A store of more squares of them, and a search in it ...")
     try:
         search_store(model, folder)
@@ -183,6 +194,7 @@ def evaluate(
         return {"r2": r2(field, target).item(), "r2_centred": r2_centred(field, target).item()}
 
     field = tokenizer.interpret(program)
+    bases = [Basis.of(each) for each in target]
     forced = [
         tokenizer.interpret(program.with_lengths(length))
         for length in range(1, program.capacity + 1)
@@ -191,7 +203,10 @@ def evaluate(
         name=name,
         tokenizer=tokenizer,
         images=images,
-        previews=tokenizer.decode(field).cpu(),
+        teacher=torch.stack([b.colours(each) for b, each in zip(bases, target, strict=True)]),
+        features=torch.stack([b.colours(each) for b, each in zip(bases, field, strict=True)]),
+        previews=smooth(tokenizer.decode(field).cpu()),
+        maps=erasure(tokenizer, program).cpu(),
         captions=captions,
         program=program,
         r2_by_length=torch.stack([r2_of_each(each) for each in forced], dim=1),
@@ -204,23 +219,53 @@ def evaluate(
     return result
 
 
+def smooth(previews: Tensor) -> Tensor:
+    """Previews without the grid of the decoder's blocks, which is no part of the image."""
+    small = F.avg_pool2d(previews, 4)
+    return F.interpolate(small, scale_factor=4, mode="bicubic").clamp(0, 1)
+
+
+def draw_overview(result: DemoResult, path: PathLike) -> None:
+    """What happens to the first image: features, program, features again, and two of its tokens."""
+    program = result.program[0]
+    tokens = strongest(result, 0)[:2]
+    colours = {k: PALETTE[i] for i, k in enumerate(tokens)}
+    figure = new_figure(13.2, 2.5)
+    axes = figure.subplots(1, 6, width_ratios=[1, 1, 1.6, 1, 1, 1])
+    bits = math.ceil(program.bits.item() / 8)
+    show_image(axes[0], result.images[0], "1. an image")
+    show_image(axes[1], result.teacher[0].cpu(), "2. features of the teacher")
+    show_program(axes[2], program, colours)
+    axes[2].set_title(f"3. its program: {len(program)} codes, {bits} bytes", size=9)
+    show_image(axes[3], result.features[0].cpu(), "4. features from the program")
+    for axis, k in zip(axes[4:], tokens, strict=False):
+        show_heat(axis, result.images[0], result.maps[0, k])
+        axis.set_title(f"5. what token {k} holds", size=9, color=colours[k], weight="bold")
+    save_figure(figure, path)
+
+
+def strongest(result: DemoResult, row: int) -> list[int]:
+    """The active tokens of a program, those with the largest effect first."""
+    scores = result.maps[row].mean(dim=(1, 2)).nan_to_num()
+    ranked = scores.argsort(descending=True).tolist()
+    return [token for token in ranked if result.program.active[row, token]]
+
+
 def draw_programs(result: DemoResult, path: PathLike) -> None:
-    """A row for each image: the image, its preview, and the erasures with the largest effect."""
+    """A row for each image: features, preview, and the erasures with the largest effect."""
     program = result.program
-    maps = erasure(result.tokenizer, program).cpu()
-    figure = new_figure(1.7 * (2 + MAPS), 2.05 * len(result.images))
-    axes = figure.subplots(len(result.images), 2 + MAPS, squeeze=False)
+    figure = new_figure(1.7 * (4 + MAPS), 2.05 * len(result.images))
+    axes = figure.subplots(len(result.images), 4 + MAPS, squeeze=False)
     for row, line in enumerate(axes):
         image = result.images[row]
         show_image(line[0], image, result.captions[row])
-        show_image(line[1], result.previews[row], f"preview, {int(program.lengths[row])} codes")
-        scores = maps[row].mean(dim=(1, 2)).nan_to_num()
-        ranked = scores.argsort(descending=True).tolist()
-        shown = [token for token in ranked if program.active[row, token]]
-        for axis, token in zip(line[2:], shown, strict=False):
-            title = f"erase #{token} (code {int(program.codes[row, token])})\n{scores[token]:.3f}"
-            show_heat(axis, image, maps[row, token], title)
-        for axis in line[2 + len(shown) :]:
+        show_image(line[1], result.teacher[row].cpu(), "teacher's features")
+        show_image(line[2], result.features[row].cpu(), f"from {int(program.lengths[row])} codes")
+        show_image(line[3], result.previews[row], "preview")
+        for axis, token in zip(line[4:], strongest(result, row), strict=False):
+            effect = result.maps[row, token].mean()
+            show_heat(axis, image, result.maps[row, token], f"erase token {token}: {effect:.3f}")
+        for axis in line[4 + len(program[row]) :]:
             axis.set_axis_off()
     save_figure(figure, path)
 
@@ -253,7 +298,8 @@ def write_page(results: Sequence[DemoResult], folder: Path) -> None:
         folder / "index.html",
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>strop</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
-        f"<body><h1>Images as programs</h1><p>{_INTRODUCTION}</p>{sections}</body></html>\n",
+        f"<body><h1>Images as programs</h1>{_OVERVIEW}<p>{_INTRODUCTION}</p>{sections}</body>"
+        "</html>\n",
     )
 
 
@@ -266,9 +312,10 @@ def _section(result: DemoResult) -> str:
     )
     return (
         f"<h2>{name.capitalize()}</h2><p>{_ABOUT[result.name]}</p>"
-        f'<figure><img src="{name}-programs.png" alt="Each image, its preview and the erasures '
-        'with the largest effect"><figcaption>Each row: the image, its decoded program, and where '
-        "the field changes when one token is erased, with the mean change.</figcaption></figure>"
+        f'<figure><img src="{name}-programs.png" alt="Each image, its features and the erasures '
+        'with the largest effect"><figcaption>Each row: the image, the features of the teacher, '
+        "the features from the program (both as principal components), a preview, and where the "
+        "features change when one token is erased, with the mean change.</figcaption></figure>"
         f'<div class="wide">{result.program._repr_html_()}</div>'
         f'<figure><img src="{name}-rate.png" alt="R² by length"><figcaption>R² of each image '
         "about its own scalar mean, at every forced length.</figcaption></figure>"
@@ -277,10 +324,15 @@ def _section(result: DemoResult) -> str:
     )
 
 
+_OVERVIEW = (
+    '<figure><img src="overview.png" alt="An image, its features, its program, the features from '
+    'the program, and the patches that two of its tokens affect"></figure>'
+)
 _INTRODUCTION = (
-    "The model turned each image into a short program of discrete codes and predicted its length. "
-    "An interpreter turned the program back into the patch field of a frozen teacher. The previews "
-    "are decoded from that field; they are for inspection only."
+    "The model turned each image into a short program of discrete codes and chose its length. From "
+    "the program alone it reconstructed the features of a frozen vision transformer, the teacher. "
+    "The previews are decoded from these features by a small network. They show the layout of an "
+    "image, not its details."
 )
 _ABOUT = {
     "scenes": "Scenes rendered for this page, which the model <code>scenes</code> was not trained "

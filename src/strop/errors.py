@@ -56,7 +56,7 @@ class BusyError(StropError):
 
 
 class TrainingError(StropError):
-    """Training cannot start or cannot go on."""
+    """Training cannot start or continue."""
 
 
 class EndpointError(StropError):

@@ -77,7 +77,7 @@ class Program:
 
     @property
     def capacity(self) -> int:
-        """K: how many codes there are, active or not."""
+        """K: the number of codes, active or not."""
         return self.codes.shape[-1]
 
     @property
@@ -91,7 +91,7 @@ class Program:
         return self.lengths * math.log2(self.codebook_size)
 
     def entropy_bits(self, prior: CodeLengths) -> Tensor:
-        """`(B,)`: what each program, with its length, costs an entropy coder with this prior.
+        """`(B,)`: bits of each program and its length under an entropy coder with this prior.
 
         The prior of a model comes from `strop.analysis.prior.load_prior`.
         """
@@ -147,7 +147,7 @@ class Program:
         return self._map(lambda part: part.to(device))
 
     def as_batch(self) -> Program:
-        """The program as a batch, of one if it is single."""
+        """The program as a batch; a single program becomes a batch of one."""
         return self if self.codes.ndim == 2 else self._map(lambda part: part[None])
 
     def named(self, names: Sequence[str]) -> Program:
@@ -248,7 +248,7 @@ class Program:
         return self._edited(codes=codes, erased=erased)
 
     def check_fits(self, codebook_size: int, capacity: int) -> None:
-        """Refuse what a model with this codebook size and this K cannot read."""
+        """Raise `ProgramError` if a model of this codebook size and K cannot read the program."""
         if self.codebook_size != codebook_size:
             raise ProgramError(
                 f"The program's codebook has {self.codebook_size} codes, this model's "

@@ -56,7 +56,7 @@ def test_the_page_has_no_external_resources(demo_run: tuple[Path, Result]) -> No
     folder, _ = demo_run
     page = (folder / "index.html").read_text(encoding="utf-8")
     pictures = re.findall(r'src="([^"]+)"', page)
-    assert len(pictures) == 4
+    assert len(pictures) == 5
     assert all((folder / picture).is_file() for picture in pictures)
     assert "http" not in page
 

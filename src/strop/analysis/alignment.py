@@ -83,10 +83,10 @@ def evaluate_model(
     fit: str | Dataset | Tensor | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The figures of a model card: alignment, codebook, lengths, bits, baselines of equal bits.
+    """The metrics of a model card: alignment, codebook, lengths, bits, baselines of equal bits.
 
     data  what to measure: a spec, a dataset, or fields (n, S, d_enc) in the teacher's scale
-    fit   what to fit the baselines on, other images than `data`; None for no baselines
+    fit   images to fit the baselines on, different from `data`; None for no baselines
     """
 
     def encoded(source: str | Dataset | Tensor) -> tuple[Tensor, Program, Tensor | None]:

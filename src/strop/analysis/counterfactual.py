@@ -32,8 +32,8 @@ def erasure(
     hole, with all other tokens at their own prefix positions. The map of an inactive token is
     zero. The only token of a program cannot be erased: its map is NaN.
 
-    Other edits: "delete" closes the gap, "replace" puts a random other code, drawn with `seed`, in
-    the token's place. All edits of all programs are interpreted together, `batch` at a time.
+    Other edits: "delete" also moves the following tokens up; "replace" sets a random other code,
+    drawn with `seed`. All edits of all programs are interpreted together, `batch` at a time.
     """
     if not isinstance(program, Program):
         raise ProgramError(

@@ -82,11 +82,11 @@ def encode(
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(help="The share of images that is to reach the quality; 0.9 by default."),
+        typer.Option(help="Share of images that reach the quality; 0.9 by default."),
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Measure the quality, so that it is reached for certain."),
+        typer.Option("--verify", help="Measure the quality instead of predicting it."),
     ] = False,
     mean_length: Annotated[
         float | None, typer.Option(help="Adapt lengths to the images, with this mean.")
@@ -98,7 +98,7 @@ def encode(
     keep: Annotated[
         str | None, typer.Option(help="Columns of the data that a store keeps: caption,label.")
     ] = None,
-    prefix: Annotated[str, typer.Option(help="Put before each key of a store.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix of each key of a store.")] = "",
     engine: Annotated[
         str,
         typer.Option(
@@ -110,7 +110,8 @@ def encode(
         str | None, typer.Option(help='Address of a Ray cluster; "auto" finds it.')
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes of the local engine. Default: one a core.")
+        int | None,
+        typer.Option(min=0, help="Processes of the local engine. Default: one per core."),
     ] = None,
     version: Annotated[
         str | None, typer.Option("--as", help="Add programs of another model to a store.")
@@ -119,7 +120,7 @@ def encode(
         bool, typer.Option("--overwrite", help="Replace the programs of a store.")
     ] = False,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Read again what a store has rejected.")
+        bool, typer.Option("--retry", help="Try to read rejected images again.")
     ] = False,
     slice_size: Annotated[
         int, typer.Option("--slice", min=1, help="Images that are committed to a store together.")
@@ -132,7 +133,7 @@ def encode(
 
     Unreadable images are skipped and listed at the end. The exit status is then 1.
 
-    The same command goes on with a store: only images that it does not have are encoded.
+    Repeat the command to continue a store: only new images are encoded.
     """
     rule = LengthRule(
         length=parse_length(length),

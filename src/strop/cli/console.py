@@ -48,7 +48,7 @@ Engine = Annotated[
     str, typer.Option(help="What computes: torch; or on a CPU onnx or openvino, which are faster.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Batch = Annotated[int, typer.Option(min=1, help="Batch size on the device.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images or programs per batch.")]
 Data = Annotated[str, typer.Option(*DATA, help=DATA_HELP)]
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)]
 ModelArgument = Annotated[

@@ -45,7 +45,7 @@ def scenes(
 ) -> None:
     """Render scenes and write them in CLEVR's layout, with masks and depth.
 
-    A second call after an interruption resumes the work.
+    Repeat the command to resume after an interruption.
     """
     chosen = choose_device(device)
     with progress_bars() as progress:

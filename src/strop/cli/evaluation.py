@@ -66,7 +66,7 @@ def eval_(
 ) -> None:
     """Evaluate a model: alignment, pixels, rate, and probes of frozen representations.
 
-    A run that was interrupted goes on when the same command is given again.
+    Repeat the command to continue an interrupted run.
     """
     check_writable(folder, folder=True)
     choose_suites(suite)
@@ -105,7 +105,7 @@ def report(
     latex: Annotated[bool, typer.Option("--latex", help="Also as LaTeX.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put the figures of one or more runs on one page, beside the paper's."""
+    """Put the results of one or more runs on one page, next to the paper's."""
     check_writable(folder, folder=True)
     written = write_report(runs, folder, latex=latex)
     if as_json:

@@ -82,7 +82,7 @@ def search(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Find images in a store: similar to an image, to a region of it, or with some codes.
+    """Find images in a store by image, by region or by codes.
 
     A store of more than 1,024 programs needs an index: run `strop index STORE` first.
     """

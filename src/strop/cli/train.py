@@ -51,15 +51,19 @@ PresetName = Annotated[str, typer.Argument(help="A preset (`strop info` lists th
 Out = Annotated[Path, typer.Option(*OUT, help="Folder for everything the run writes.")]
 Cache = Annotated[
     str | None,
-    typer.Option(help="File of fields, written if not there; or `memory`."),
+    typer.Option(help="File of cached features, written if missing; or `memory`."),
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting: --set training.seed=3. Repeatable.")
 ]
-Steps = Annotated[int | None, typer.Option(min=1, help="Optimizer steps; phases scale with them.")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Images a step, over all processes.")]
-TeacherName = Annotated[str | None, typer.Option(help="Another teacher than the preset's.")]
-Validation = Annotated[str | None, typer.Option("--val", help="Images to measure on.")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Optimizer steps; the schedule scales.")
+]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per step, over all processes.")]
+TeacherName = Annotated[str | None, typer.Option(help="Teacher to use instead of the preset's.")]
+Validation = Annotated[
+    str | None, typer.Option("--val", help="Validation images; default: part of --data.")
+]
 
 
 def train(
@@ -136,7 +140,7 @@ def train_decoder(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Train the pixel decoder of a model; nothing else in it changes."""
+    """Train the pixel decoder of a model. Everything else stays unchanged."""
     _lock_folder(context, model, folder)
     tokenizer = load(model, device=device)
     with progress_bars() as bars:
@@ -228,7 +232,7 @@ def sweep(
     workers: Workers = WORKERS,
     device: Device = None,
 ) -> None:
-    """Train at every combination of settings and draw R² against bits."""
+    """Train at every combination of settings and plot R² against bits."""
     with progress_bars() as bars:
         results = run_sweep(
             _resolved(preset, steps, batch, settings),

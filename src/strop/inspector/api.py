@@ -12,11 +12,11 @@ from fastapi import APIRouter
 from fastapi import Path as PathParameter
 from torch import Tensor
 
+from strop.analysis.colours import Basis, clusters
 from strop.analysis.counterfactual import erasure, pair_erasure
 from strop.data import ScenesDataset
 from strop.data.samples import PHOTOGRAPHS, photograph
 from strop.errors import ProgramError, StoreError
-from strop.inspector.colours import Basis, clusters
 from strop.inspector.engine import AnalysedImage, Engine
 from strop.inspector.gallery import Gallery
 from strop.inspector.image_io import MAX_BYTES, png, read_upload, thumbnail

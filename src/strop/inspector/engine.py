@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.analysis.colours import Basis
 from strop.images import tensor_to_bytes
-from strop.inspector.colours import Basis
 from strop.model.graph_engine import use_graphs
 from strop.model.rate_head import CONFIDENCE, RateHead
 from strop.model.tokenizer import Tokenizer

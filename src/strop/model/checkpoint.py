@@ -57,7 +57,7 @@ def load(
     local_files_only: bool = False,
     force_download: bool = False,
 ) -> Tokenizer:
-    """A model by name: bundled (`scenes`), a folder, or a hub id (`someone/their-strop`).
+    """Load a model by name: bundled (`scenes`), a folder, or a hub id (`someone/their-strop`).
 
     device  where to put it; by default a GPU if there is one, or a CPU for the other engines
     engine  what computes: "torch", or on a CPU "onnx" or "openvino", which are faster there

@@ -36,7 +36,7 @@ class Encoding:
     log_error: Tensor | None = None
 
     def as_dict(self) -> dict[str, Tensor]:
-        """The tensors that there are, by name."""
+        """All tensors that are not None, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -44,10 +44,10 @@ Result = TypeVar("Result")
 
 
 class Tokenizer(nn.Module):
-    """A STROP: teacher, generator, quantizer, length head, interpreter and, if any, decoder.
+    """Teacher, generator, quantizer, length head, interpreter and an optional decoder.
 
-    Inside, fields are in the teacher's scale times `config.teacher.scale`; what users give and
-    get is in the teacher's own. The teacher is loaded when first needed, so that programs can be
+    Internally, fields are multiplied by `config.teacher.scale`. Inputs and outputs are in the
+    teacher's own scale. The teacher is loaded when first needed, so that programs can be
     interpreted without it, and is no part of the parameters or the state dict.
 
     `about` states where the model comes from (data, steps, metrics); it is saved with the weights.
@@ -122,7 +122,7 @@ class Tokenizer(nn.Module):
 
     @property
     def identity(self) -> Identity:
-        """Digests of what could change a code, a field, a length, a picture."""
+        """Digests of everything that determines codes, fields, lengths and pictures."""
         return of_tokenizer(self.config, self, self.teacher_digest, self._digests)
 
     # The three verbs.
@@ -146,26 +146,26 @@ class Tokenizer(nn.Module):
                      batch `(B, H, W, 3)` or `(B, 3, H, W)`, uint8 or float in [0, 1]; or any
                      iterable of these, such as a list, a generator, a `DataLoader`, or a dataset
                      of `datasets` or its image column
-        length       force one length, or one per image, or "max" for all K; or "search" for each
-                     image's shortest with a cosine error within `tolerance` of its least, which
-                     costs K interpretations an image
+        length       force one length, or one per image, or "max" for all K; or "search" for the
+                     shortest with a cosine error within `tolerance` of the best, which
+                     interprets K prefixes per image
         quality      the shortest length that is expected to reach this cosine similarity to the
                      teacher's field; by default the one in the model's config
-        confidence   the share of images that is to reach the quality: 0.9 if nothing is said
-        verify       interpret a few prefixes of each program, so that it reaches the quality for
-                     certain, and no longer than it takes; one that does not has length K
-        mean_length  let lengths average this over all images, at the least error: what a rate
-                     head expects. Without one, predicted lengths are moved to that mean
-        tolerance    of a search: 0.01 if nothing is said
+        confidence   share of images that reach the quality; 0.9 by default
+        verify       interpret a few prefixes of each program and choose the shortest that reaches
+                     the quality, or K if none does
+        mean_length  mean length over all images. A rate head distributes the tokens so that the
+                     expected error is least; without one, predicted lengths are shifted
+        tolerance    of a search; 0.01 by default
         batch        how many images are on the device at a time
 
-        `quality`, `confidence` and `verify` need a model with a rate head. Programs of one image
-        at two qualities have the same codes, and that of the lower quality is never the longer.
-        `Program.quality` is what each program reaches: if verified or searched, as measured;
-        otherwise as expected with that confidence; None without a rate head.
+        `quality`, `confidence` and `verify` need a model with a rate head. All
+        qualities give the same codes for an image, and a lower quality never a longer program.
+        `Program.quality` is the measured similarity (verified or searched), or the expected one
+        (with a rate head), or None.
 
-        On a CPU in fp32, images are encoded one by one, so that a program never depends on the
-        other images of its batch.
+        On a CPU in fp32, images are encoded one by one, so that results do not depend on batch
+        composition.
         """
         rule = LengthRule(
             length=length,
@@ -296,7 +296,7 @@ class Tokenizer(nn.Module):
     def field(self, images: Images, *, batch: int = 32, resize: bool = True) -> Tensor:
         """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
 
-        Without `resize`, a uint8 batch `(B, 3, H, W)` of any size keeps it, and S follows.
+        With `resize=False`, a uint8 batch `(B, 3, H, W)` keeps its size, which determines S.
         """
         if not resize:
             images = torch.as_tensor(images).to(self.device)
@@ -306,7 +306,7 @@ class Tokenizer(nn.Module):
 
     @torch.no_grad()
     def analyse(self, images: Images, *, batch: int = 32) -> Encoding:
-        """Images to everything the model computes from them; see `encode` for what images may be.
+        """Encode images and return all intermediate results; see `encode` for accepted images.
 
         All parts stay on the model's device: for a large dataset, call it batch by batch.
         """

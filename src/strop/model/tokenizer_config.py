@@ -23,7 +23,7 @@ only naming them would take minutes or all memory."""
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """The shape of a model and its preprocessing of images; `config.json` holds it.
+    """Architecture and image preprocessing of a model, as stored in `config.json`.
 
     image_size  H: images become squares of this side, by `fit`
     max_length  K: how many codes the generator writes
@@ -69,7 +69,7 @@ class TokenizerConfig:
 
     @property
     def bits(self) -> float:
-        """What a program of full length costs at a fixed rate."""
+        """Bits of a program of full length at a fixed rate."""
         return self.max_length * math.log2(self.quantizer.codes)
 
 

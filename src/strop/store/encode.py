@@ -79,10 +79,10 @@ def encode_corpus(
     rule: LengthRule | None = None,
     progress: Progress = no_progress,
 ) -> Report:
-    """Encode all images of `data` into the store, except for those that it has.
+    """Encode the images of `data` that the store does not have yet.
 
-    data        what `strop.store.corpus.Corpus` takes, one or several
-    model       name, folder or hub id; the store notes it
+    data        one or several inputs; see `strop.store.corpus.Corpus`
+    model       name, folder or hub id; recorded in the store
     tokenizer   the model, if it is loaded already
     engine      "local" for this machine, "ray" for the machines of a cluster at `address`
     workers     processes of the local engine
@@ -90,7 +90,7 @@ def encode_corpus(
     prefix      put before each key
     version     write programs of another model beside those that the store has
     overwrite   replace the programs that the store has
-    retry       forget which images were rejected, and try again to read them
+    retry       try to read rejected images again
     slice_size  images in a slice, which is committed as a whole
     rule        how lengths are chosen
     """

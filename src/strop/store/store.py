@@ -61,7 +61,7 @@ class Store:
     info     the model that wrote the programs, N, K, and the rule of lengths
     dataset  the `lance.LanceDataset`; its rows are in the order in which they were written
 
-    index    what a search uses, opened by the first one
+    index    the search index, opened at first use
 
     Each fragment of the table is verified when it is first read.
     """
@@ -289,14 +289,14 @@ class Store:
     def picture(self, row: int, size: int = 128) -> Tensor:
         """The image of a row as a small square (3, size, size) uint8.
 
-        If its file is not on this machine, it is the preview that the model decodes.
+        If the file is not available, the decoded preview is returned.
         """
         from strop.store.pictures import picture
 
         return picture(self, row, size)
 
     def sql(self, query: str) -> pa.Table:
-        """The answer of DuckDB to a query of the tables `programs` and `rejects`.
+        """The result of a DuckDB query on the tables `programs` and `rejects`.
 
         `store.sql("select key, length from programs where length > 40 order by quality")`. The
         query cannot reach files or the network.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from strop.inspector.colours import Basis, clusters
+from strop.analysis.colours import Basis, clusters
 
 
 def planted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
