@@ -24,7 +24,7 @@ def info(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show parameters, shapes and bits of a preset or a model. Without a name, list all presets and models."""
+    """Show parameters, shapes and bits of a preset or a model. Without a name, list all of them."""
     if name is None:
         _list_all(as_json)
         return

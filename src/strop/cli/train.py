@@ -56,9 +56,7 @@ Cache = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting: --set training.seed=3. Repeatable.")
 ]
-Steps = Annotated[
-    int | None, typer.Option(min=1, help="Optimizer steps; the schedule scales.")
-]
+Steps = Annotated[int | None, typer.Option(min=1, help="Optimizer steps; the schedule scales.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per step, over all processes.")]
 TeacherName = Annotated[str | None, typer.Option(help="Teacher to use instead of the preset's.")]
 Validation = Annotated[
