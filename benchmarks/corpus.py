@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop
-from common import device, save, side_by_side
+from common import RESULTS, device, save, side_by_side
 from strop.data import open_dataset
 from strop.device import choose_device
 from strop.files import atomic_path, read_json
@@ -124,34 +124,53 @@ def _rows(program: Program, keys: Sequence[str] = ()) -> pa.Table:
 
 
 def engines(arguments: Arguments) -> None:
-    """Images per second of each engine beside decoding alone and the bare encode loop."""
-    folder, count = arguments.images, arguments.count
+    """Images per second of each engine, beside decoding alone and the bare encode loop.
+
+    Each call adds a run. Only rates of one run are compared.
+    """
     tokenizer = strop.load(arguments.model, device="cpu")
+    data = arguments.images
+    count = len(Corpus([data]))
     rates: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.only:
             if name == "decode":
-                rates[name] = _decode_rate(tokenizer, folder, count)
+                rates[name] = _decode_rate(tokenizer, data, count)
             elif name == "loop":
-                rates[name] = _loop_rate(tokenizer, folder, count)
+                rates[name] = _loop_rate(tokenizer, data, count)
+            elif name == "loops":
+                rates[name] = _loops_rate(tokenizer, data, count)
             else:
                 rates[name] = _engine_rate(name, tokenizer, arguments, Path(scratch))
             print(f"{name}: {rates[name]:.1f} images/s", flush=True)
-    name = f"engines-{'-'.join(arguments.only)}"
-    keep(name, tokenizer, {"images": count, "workers": cores(), "rates": rates})
+    path = RESULTS / "corpus" / "engines.json"
+    runs = read_json(path, "benchmark", 1)["runs"] if path.is_file() else []
+    keep("engines", tokenizer, {"runs": [*runs, {"images": count, "rates": rates}]})
 
 
 def _decode_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
     """Reading and resizing by as many processes as there are cores."""
     corpus, encoder = _reader(tokenizer, [folder])
-    parts = [range(start, count, cores()) for start in range(cores())]
+    return _in_processes(lambda index: encoder.read(corpus.items([index])), count)
+
+
+def _loops_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
+    """`tokenizer.encode` on decoded images, by as many processes as there are cores."""
+    corpus, encoder = _reader(tokenizer, [folder])
+    squares = torch.from_numpy(encoder.read(corpus.items(range(count))).images)
+    tokenizer.encode(squares[:8])
+    return _in_processes(lambda index: tokenizer.encode(squares[index : index + 1]), count)
+
+
+def _in_processes(work: Callable[[int], Any], count: int) -> float:
+    """How often per second forked processes of one thread each call `work`."""
     start = time.perf_counter()
     children = []
-    for part in parts:
+    for part in range(cores()):
         child = os.fork()
         if child == 0:
-            for index in part:
-                encoder.read(corpus.items([index]))
+            for index in range(part, count, cores()):
+                work(index)
             os._exit(0)
         children.append(child)
     for child in children:
@@ -734,8 +753,8 @@ def main() -> None:
     parser.add_argument("name", choices=MEASUREMENTS)
     parser.add_argument("--model", default="photos")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "strop-corpus")
-    parser.add_argument("--images", help="engines: a folder of JPEGs")
-    parser.add_argument("--only", nargs="+", default=["decode", "loop", "local", "ray"])
+    parser.add_argument("--images", help="engines: a folder or glob of JPEGs")
+    parser.add_argument("--only", nargs="+", default=["decode", "loop", "loops", "local", "ray"])
     parser.add_argument("--slice", type=int, default=128, help="engines: images in a slice")
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--counts", type=int, nargs="+", default=[1000, 10_000, 100_000])

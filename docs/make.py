@@ -492,12 +492,17 @@ def corpus_speed() -> str:
     """Engines, bytes, rows and fields per second, memory."""
     found, memory = result("corpus/reading"), result("corpus/memory")["rows"]
     lines = []
-    if (RESULTS / "corpus" / "engines.json").is_file():
-        engines = result("corpus/engines")
-        lines += [
-            [f"{name}, relative to {of}", f"{engines['ratios'][f'{name}/{of}']:.2f}"]
-            for name, of in (pair.split("/") for pair in engines["ratios"])
-        ]
+    runs = result("corpus/engines")["runs"]
+    names = {
+        "loops": "encoding decoded images",
+        "local": "`--engine local`",
+        "ray": "`--engine ray`",
+    }
+    for name, of in (("local", "loops"), ("ray", "local")):
+        ratios = [run["rates"][name] / run["rates"][of] for run in runs if name in run["rates"]]
+        images = sum(run["images"] for run in runs if name in run["rates"])
+        label = f"{names[name]}, relative to {names[of]} ({images:,} images)"
+        lines.append([label, " and ".join(f"{ratio:.2f}" for ratio in ratios)])
     lines += [
         ["store, bytes per image", f"{found['bytes_per_image']:.1f}"],
         ["with keys of four characters", f"{found['bytes_per_image_without_keys']:.1f}"],

@@ -65,7 +65,9 @@ class Pool(Generic[Task, Result]):
         context = context or default_context()
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(job, theirs), daemon=True)  # type: ignore[attr-defined]
+            # A forked worker has copies of these: while they are open, no pipe closes.
+            copies = [*self._pipes, ours] if context.get_start_method() == "fork" else []
+            process = context.Process(target=_work, args=(job, theirs, copies), daemon=True)  # type: ignore[attr-defined]
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -156,7 +158,11 @@ class Pool(Generic[Task, Result]):
         )
 
 
-def _work(job: Callable[[Any], Any], pipe: Connection[Any, Any]) -> None:
+def _work(
+    job: Callable[[Any], Any], pipe: Connection[Any, Any], copies: list[Connection[Any, Any]]
+) -> None:
+    for copy in copies:
+        copy.close()
     # The parent handles signals to the process group. It may write a checkpoint first, and would
     # report workers that exit as dead. If the parent dies, the pipe closes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

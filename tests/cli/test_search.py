@@ -23,24 +23,25 @@ def test_index_and_search(run: Run, store: Path, pictures: Path, tmp_path: Path)
     assert (status, "Indexed 3 of 3 programs" in err) == (0, True)
     assert json.loads(run("index", store, "--json")[1])["indexed"] == 0
     assert json.loads(run("store", "info", store, "--json")[1])["indexed"] == 3
-    query = sorted(pictures.iterdir())[0]
-    status, out, _ = run("search", store, query, "-k", 2, "--json")
+    query, name = pictures / "inner" / "0.png", "inner/0.png"
+    status, out, err = run("search", store, query, "-k", 2, "--json")
+    assert status == 0, err
     found = json.loads(out)
-    assert (status, len(found["hits"])) == (0, 2)
-    assert found["hits"][0]["key"] == query.name
+    assert len(found["hits"]) == 2
+    assert found["hits"][0]["key"] == name
     status, out, _ = run("search", store, query)
     assert status == 0
-    assert query.name in out
+    assert name in out
     sheet = tmp_path / "sheet.html"
     status, out, err = run("search", store, query, "--region", "0,0,20,20", "-o", sheet)
     assert (status, f"Wrote {sheet}" in err) == (0, True)
-    assert query.name in sheet.read_text(encoding="utf-8")
+    assert name in sheet.read_text(encoding="utf-8")
     key = found["hits"][1]["key"]
     near = json.loads(run("search", store, "--like", key, "--without", "0", "--json")[1])
     assert key not in [hit["key"] for hit in near["hits"]]
     code = found["query"][0]
     with_code = json.loads(run("search", store, "--codes", f"{code}", "--json")[1])
-    assert query.name in [hit["key"] for hit in with_code["hits"]]
+    assert name in [hit["key"] for hit in with_code["hits"]]
     assert "0 programs fit" in run("search", store, "--codes", f"{code} and not {code}")[2]
 
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -85,6 +85,16 @@ def kill_workers(
         _, status = os.waitpid(process, 0)
         assert status == 0, f"the encoder of {store} ended with status {status}"
     return stores
+
+
+def orphans() -> int:
+    """Workers whose encoder is dead and that do not end by themselves within ten seconds."""
+    until = time.monotonic() + 10
+    while (found := _orphans()) and time.monotonic() < until:
+        time.sleep(0.2)
+    for process in found:
+        os.kill(process, signal.SIGKILL)
+    return len(found)
 
 
 def compare(stores: list[Path], expected: dict[str, str]) -> dict[str, int]:
@@ -191,6 +201,16 @@ def _children(process: int) -> list[int]:
     return [int(child) for child in text.split()]
 
 
+def _orphans() -> set[int]:
+    """The processes of this process group that are no longer its descendants."""
+    group = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if os.getpgid(int(folder.name)) == os.getpgid(0):
+                group.add(int(folder.name))
+    return group - {os.getpid(), *_named(os.getpid(), "")}
+
+
 def _named(process: int, name: str) -> list[int]:
     """The descendants of a process whose command line begins with `name`."""
     found = []
@@ -221,9 +241,11 @@ def measure(
     def both(job: Job, workers: Callable[[int], list[int]]) -> dict[str, object]:
         stores = [folder / f"{job.__name__}-{victim}" for victim in ("driver", "worker")]
         drivers = kill_drivers(job, stores[0], moments // 2, seconds, seed)
+        left = orphans()
         others = kill_workers(job, stores[1], moments - moments // 2, seconds, seed, workers)
         kills = {"driver": moments // 2, "worker": moments - moments // 2}
         found = {"driver": compare(drivers, expected), "worker": compare(others, expected)}
+        found["driver"]["orphans"] = left
         return {victim: {"kills": kills[victim], **found[victim]} for victim in found}
 
     if "local" in engines:
@@ -249,6 +271,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    os.setpgid(0, 0)  # orphans are recognised by their process group
     engines = options.engine or ["local", "ray"]
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), options.model, engines, options.moments, options.images)

@@ -340,5 +340,7 @@ def test_a_sheet_shows_each_hit_and_escapes_names(store, tmp_path):
     assert page.count("<img ") == 5
     assert page.count("<i style=") == 4
     assert "<b>x" not in page
+    write_sheet(store, store.search(like=store.keys[0], k=2), tmp_path / "a.html", title="x")
+    assert (tmp_path / "a.html").read_text(encoding="utf-8").count("<img ") == 3
     assert "http" not in page
     assert read_image(photo(store, 2)).shape[0] == 3

@@ -50,16 +50,20 @@ _READERS = timedelta(hours=1)  # how long others may read the index as it was
 class Index:
     """Vectors of the programs of a store.
 
-    descriptor  makes the vector of a field
-    rows        how many rows of the store have one: the first
+    rows  how many rows of the store have one: the first
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._path = below(store.path, INDEX)
         self._table = open_table(self._path, store.storage_options)
-        self.descriptor = _read_descriptor(self._table.schema, self._path)
+        self._descriptor = _read_descriptor(self._table.schema, self._path)
         self.rows: int = self._table.count_rows()
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """What makes the vector of a field, on the device of the model."""
+        return self._descriptor.to(self._store.model.device)
 
     def is_current(self) -> bool:
         """Whether the vectors are those of the programs that the store holds now."""
@@ -96,13 +100,13 @@ class Index:
 
     def add(self, progress: Progress = no_progress) -> int:
         """Add the vectors of the rows that the index lacks. Returns how many those were."""
-        before, count = self.rows, len(self._store)
+        before, count, descriptor = self.rows, len(self._store), self.descriptor
         parts = (range(start, min(start + _WRITE, count)) for start in range(before, count, _WRITE))
         # Fields are interpreted in this thread, while another one reads.
         for rows, table in map_ahead(self._programs, parts, 1):
             vectors = []
             for fields in fields_of(self._store, table):
-                vectors.append(self.descriptor(fields).half().cpu())
+                vectors.append(descriptor(fields).half().cpu())
                 progress("indexing", rows[0] + sum(map(len, vectors)), count)
             self.append(rows, torch.cat(vectors))
         self.build()
@@ -140,7 +144,7 @@ class Index:
                     index_type="IVF_PQ",
                     metric="L2",
                     num_partitions=max(1, round(self.rows**0.5 / 2)),
-                    num_sub_vectors=self.descriptor.directions.shape[1] // 4,
+                    num_sub_vectors=self._descriptor.directions.shape[1] // 4,
                 )
         self._table = open_table(self._path, self._store.storage_options)
         self._table.cleanup_old_versions(older_than=_READERS)
@@ -195,7 +199,7 @@ def fit_descriptor(store: Store, progress: Progress = no_progress) -> Descriptor
     for fields in fields_of(store, table):
         pooled.append(pool(fields).cpu())
         progress("fitting", sum(map(len, pooled)), len(table))
-    return Descriptor.fit(torch.cat(pooled)).to(store.model.device)
+    return Descriptor.fit(torch.cat(pooled))
 
 
 def create_table(store: Store, descriptor: Descriptor, mode: str = "create") -> Index:

@@ -15,6 +15,8 @@ from torch import Tensor
 from strop.errors import ImageError
 from strop.files import PathLike, write_text
 from strop.images import SUFFIXES, ImageLike, fit_square, read_square
+from strop.model.tokenizer import Tokenizer
+from strop.program import Program
 from strop.store.search import Hit, Results
 
 if TYPE_CHECKING:
@@ -45,9 +47,14 @@ def picture(store: Store, row: int, size: int) -> Tensor:
             return read_square(path, size, store.model.config.fit)
         except ImageError:
             pass  # it was changed since; the preview is what the program holds
-    if store.model.decoder is None:
+    return _preview(store.model, store[[row]], size)
+
+
+def _preview(tokenizer: Tokenizer, program: Program, size: int) -> Tensor:
+    """What the model decodes, as a small square; grey if it has no decoder."""
+    if tokenizer.decoder is None:
         return torch.full((3, size, size), 128, dtype=torch.uint8)
-    preview = store.model.decode(store[[row]])[0]
+    preview = tokenizer.decode(program)[0]
     return fit_square((preview * 255).round().to(torch.uint8).cpu(), size)
 
 
@@ -64,6 +71,9 @@ def write_sheet(
     if query is not None:
         square = read_square(query, THUMBNAIL, store.model.config.fit)
         figures.append(_figure(square, "the query", ""))
+    elif found.program is not None:
+        square = _preview(store.model, found.program, THUMBNAIL)
+        figures.append(_figure(square, "the query", "decoded from its program"))
     for hit in found.hits:
         score = "" if hit.score is None else f"{hit.score:.3f}, "
         about = f"{score}{hit.length} codes, row {hit.row}"

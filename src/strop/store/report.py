@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,10 @@ def summary(store: Store) -> dict[str, Any]:
         for fragment in store.dataset.get_fragments()
         for file in fragment.metadata.files
     )
-    index = find_index(store)
+    indexed = 0
+    with suppress(FormatError):  # a damaged index says nothing of the programs
+        index = find_index(store)
+        indexed = 0 if index is None else index.rows
     return {
         "store": store.path,
         "model": store.info.model,
@@ -44,7 +48,7 @@ def summary(store: Store) -> dict[str, Any]:
         "length_rule": json.loads(store.info.length_rule),
         "programs": count,
         "rejects": store.rejects.num_rows,
-        "indexed": 0 if index is None else index.rows,
+        "indexed": indexed,
         "columns": list(store.columns),
         "fragments": len(store.dataset.get_fragments()),
         "bytes": size,

@@ -172,8 +172,10 @@ def _matches(
 class Searchable(Protocol):
     """What a search needs: `Index`, or the vectors of a small store in memory."""
 
-    descriptor: Descriptor
     rows: int
+
+    @property
+    def descriptor(self) -> Descriptor: ...
 
     def nearest(self, vector: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]: ...
 
@@ -184,7 +186,7 @@ class _Memory:
     """The vectors of a small store, computed when they are first needed."""
 
     def __init__(self, store: Store) -> None:
-        self.descriptor = fit_descriptor(store)
+        self.descriptor = fit_descriptor(store).to(store.model.device)
         self.rows = len(store)
         table = store.read(columns=["codes", "length"])
         self._vectors = torch.cat([self.descriptor(part) for part in fields_of(store, table)])

@@ -163,6 +163,7 @@ class Store:
                 "Give the model that wrote them.",
             )
         self._model = tokenizer
+        self.index = None
 
     def programs(self, rows: Sequence[int] | range) -> Program:
         """The programs at `rows`, in that order, with their keys as names."""
