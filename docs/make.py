@@ -450,79 +450,96 @@ def corpus_head() -> str:
     )
 
 
-def corpus_search() -> str:
-    """How alike the results are to those of the teacher's own features, and how fast they come."""
-    likeness, regions = result("corpus/likeness"), result("corpus/regions")
-    kinds = list(likeness["overlap_at_10"]["own"])
+def corpus_likeness() -> str:
+    """How many of the nearest images are also nearest by the teacher's own features."""
+    found = result("corpus/likeness")
+    overlap = found["overlap_at_10"]
     rows = [
-        [kind, *(f"{likeness['overlap_at_10'][name][kind]:.2f}" for name in ("own", "all"))]
-        for kind in kinds
+        [kind, *(f"{overlap[name][kind]:.2f}" for name in ("own", "all"))]
+        for kind in overlap["own"]
     ]
-    lengths = [f"{likeness[f'mean_length_{name}']:.1f} tokens" for name in ("own", "all")]
-    speed = [
-        [
-            f"{row['programs']:,}",
-            f"{row['nearest_ms']:.1f} ms",
-            f"{row['search_ms']:.0f} ms",
-            f"{row['region_ms']:.0f} ms",
-            f"{row['codes_ms']:.0f} ms",
-            f"{row['recall_at_10']:.3f}",
-            f"{row['index_seconds']:.0f} s",
-        ]
-        for row in result("corpus/latency")["rows"]
-    ]
-    header = ["programs", "index", "whole search", "region", "codes", "recall@10", "building"]
+    lengths = [f"{found[f'mean_length_{name}']:.1f} tokens" for name in ("own", "all")]
     return (
-        f"Share of the ten nearest of {likeness['images']:,} held-out photographs that are also "
-        "among the ten nearest by the teacher's own features, pooled in three ways:\n\n"
+        f"Share of the ten nearest of {found['images']:,} held-out photographs that are also among "
+        "the ten nearest by the teacher's own features, which are pooled in two ways:\n\n"
         + table(["teacher's features, pooled", *lengths], rows)
-        + f"\n\nThe approximate index finds {likeness['recall_at_10']:.1%} of the exact ten "
-        "nearest of these photographs. For regions of the same class on VOC 2012 val "
-        f"({regions['queries']} queries), mean average precision is {regions['store']:.3f}, and "
-        f"{regions['teacher']:.3f} with the teacher's own patches and all images as candidates "
-        f"({regions['relative']:.0%}); a random order gives {regions['random']:.3f}.\n\n"
-        "Latency on two CPU cores, median. Programs and vectors are synthetic, drawn from the "
-        "statistics of real ones. A whole search also interprets the query; a search for a region "
-        f"interprets {regions['candidates']} candidates. Building the index does not include "
-        f"interpreting the programs.\n\n{table(header, speed)}"
+        + f"\n\nOn these photographs, the approximate index finds {found['recall_at_10']:.1%} of "
+        "the exact ten nearest."
     )
 
 
-def corpus_speed() -> str:
-    """Engines, bytes, rows and fields per second, memory."""
-    found, memory = result("corpus/reading"), result("corpus/memory")["rows"]
-    lines = []
+def corpus_regions() -> str:
+    """Search for regions of the same class."""
+    found = result("corpus/regions")
+    return (
+        f"For regions of the same class on VOC 2012 val ({found['queries']} queries, "
+        f"{found['images']} images), the mean average precision is {found['store']:.3f}. With the "
+        f"teacher's own patches and all images as candidates it is {found['teacher']:.3f}, so the "
+        f"store reaches {found['relative']:.0%}; a random order gives {found['random']:.3f}."
+    )
+
+
+def corpus_latency() -> str:
+    """How long searches take as stores grow."""
+    found = result("corpus/latency")
+    kinds = ("nearest", "search", "region", "codes")
+    rows = [
+        [
+            f"{row['programs']:,}",
+            *(f"{row[f'{kind}_ms']:,.0f} ms" for kind in kinds),
+            f"{row['recall_at_10']:.3f}",
+            f"{row['index_seconds']:.0f} s",
+        ]
+        for row in found["rows"]
+    ]
+    header = ["programs", "index alone", "image", "region", "codes", "recall@10", "building"]
+    return (
+        f"Median latency on {found['machine']['cores']} CPU cores. Programs and vectors are "
+        "synthetic, drawn from the statistics of real ones. A search also interprets the query, "
+        "and for a region the candidates. Building the index does not include interpreting the "
+        f"programs:\n\n{table(header, rows)}"
+    )
+
+
+def corpus_engines() -> str:
+    """Engines beside the bare encode loop."""
     runs = result("corpus/engines")["runs"]
-    names = {
-        "loops": "encoding decoded images",
-        "local": "`--engine local`",
-        "ray": "`--engine ray`",
-    }
+    names = {"loops": "encoding decoded images", "local": "engine `local`", "ray": "engine `ray`"}
+    lines = []
     for name, of in (("local", "loops"), ("ray", "local")):
         ratios = [run["rates"][name] / run["rates"][of] for run in runs if name in run["rates"]]
-        images = sum(run["images"] for run in runs if name in run["rates"])
-        label = f"{names[name]}, relative to {names[of]} ({images:,} images)"
+        label = f"{names[name]}, relative to {names[of]}"
         lines.append([label, " and ".join(f"{ratio:.2f}" for ratio in ratios)])
-    lines += [
+    images = " and ".join(f"{run['images']:,}" for run in runs)
+    about = f"Images per second with `photos` on two CPU cores, {images} JPEG files of 256 x 256"
+    return f"{about}:\n\n{table(['', 'ratio'], lines)}"
+
+
+def corpus_store() -> str:
+    """Bytes, rows and fields per second of a store."""
+    found = result("corpus/reading")
+    lines = [
         ["store, bytes per image", f"{found['bytes_per_image']:.1f}"],
-        ["with keys of four characters", f"{found['bytes_per_image_without_keys']:.1f}"],
-        ["codes and length in Parquet", f"{found['parquet_bytes_per_image']:.1f}"],
+        ["with the shortest keys", f"{found['bytes_per_image_without_keys']:.1f}"],
+        ["codes and length in Parquet, bytes per image", f"{found['parquet_bytes_per_image']:.1f}"],
         ["finding that no image is new", f"{found['resume_seconds']:.1f} s"],
         ["rows read in order", f"{found['rows_per_second']:,.0f} per second"],
         ["rows read in random order", f"{found['random_rows_per_second']:,.0f} per second"],
         [
-            "fields interpreted, relative to the teacher on a CPU",
+            "fields read and reconstructed, relative to the teacher on a CPU",
             f"{found['fields_per_second_over_teacher']:.1f} times as fast",
         ],
-        *(
-            [f"peak memory of the driver, {row['images']:,} images", f"{row['peak_mib']:,.0f} MiB"]
-            for row in memory
-        ),
     ]
-    about = (
-        f"`photos`, {found['programs']:,} synthetic programs, {found['machine']['cores']} cores."
-    )
-    return f"{about}\n\n{table(['', ''], lines)}"
+    about = f"`photos`, {found['programs']:,} synthetic programs, {found['machine']['cores']} cores"
+    return f"{about}:\n\n{table(['', ''], lines)}"
+
+
+def corpus_memory() -> str:
+    """Memory of the process that writes a store."""
+    found = result("corpus/memory")["rows"]
+    rows = [[f"{row['images']:,}", f"{row['peak_mib']:,.0f} MiB"] for row in found]
+    about = "Peak memory of the process that writes the store, with two workers, tiny images"
+    return f"{about}:\n\n{table(['images', 'memory'], rows)}"
 
 
 def corpus_rate() -> str:
@@ -744,8 +761,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "render_match": render_match,
     "attention": attention,
     "corpus_head": corpus_head,
-    "corpus_search": corpus_search,
-    "corpus_speed": corpus_speed,
+    "corpus_likeness": corpus_likeness,
+    "corpus_regions": corpus_regions,
+    "corpus_latency": corpus_latency,
+    "corpus_engines": corpus_engines,
+    "corpus_store": corpus_store,
+    "corpus_memory": corpus_memory,
     "corpus_rate": corpus_rate,
     "corpus_cost": corpus_cost,
     "corpus_kills": corpus_kills,

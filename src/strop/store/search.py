@@ -103,34 +103,22 @@ def search(
         return Results(hits=hits, program=None, total=len(rows), unindexed=0)
     index = _index(store)
     own = None if like is None else store.row_of(like)
-    if own is not None:
-        program = store.programs([own])
-    else:
-        program, size = _encoded(store, query)
+    program, size = _encoded(store, query) if own is None else (store.programs([own]), (0, 0))
     for position in without:
         program = _erased(program, position)
     field = store.model.interpret(program)
-    window = None
-    if region is not None:
-        window = _window(region, size, store.model)
+    window = None if region is None else _window(region, size, store.model)
+    if window is not None:
         field = inside(field, window)
-    descriptor = index.descriptor
-    vector = descriptor(field)[0]
     wanted = k if window is None else max(k, CANDIDATES)
-    if rows is not None:
-        rows = rows[rows < index.rows]
-        found, scores = _nearest_of(index, vector, rows, wanted + 1)
-    else:
-        found, scores = index.nearest(vector, wanted + 1)
-    others = found != own if own is not None else np.ones(len(found), dtype=bool)
-    found, scores = found[others][:wanted], scores[others][:wanted]
-    boxes = None
+    found, scores = _nearest(index, index.descriptor(field)[0], wanted, rows, own)
+    windows = None
     if window is not None and len(found):
-        scores, windows = _matches(store, descriptor, field, window, found)
+        scores, windows = _matches(store, index.descriptor, field, window, found)
         order = np.argsort(-scores, kind="stable")[:k]
-        found, scores, boxes = found[order], scores[order], [windows[i] for i in order]
+        found, scores, windows = found[order], scores[order], [windows[i] for i in order]
     return Results(
-        hits=_hits(store, found, scores, boxes),
+        hits=_hits(store, found, scores, windows),
         program=program,
         total=None if rows is None else len(rows),
         unindexed=len(store) - index.rows,
@@ -217,17 +205,25 @@ def _index(store: Store) -> Searchable:
     return store.index
 
 
-def _nearest_of(
-    index: Searchable, vector: Tensor, rows: np.ndarray, k: int
+def _nearest(
+    index: Searchable, vector: Tensor, k: int, among: np.ndarray | None, own: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The `k` of `rows` whose vectors are nearest, and their cosines; all are compared."""
-    scores = [np.zeros(0, dtype=np.float32)]
-    for start in range(0, len(rows), 1 << 16):
-        vectors = index.vectors(rows[start : start + (1 << 16)])
-        scores.append((vectors.to(vector) @ vector).cpu().numpy())
-    joined = np.concatenate(scores)
-    best = np.argsort(-joined, kind="stable")[:k]
-    return rows[best], joined[best]
+    """The `k` rows whose vectors are nearest, and their cosines; all of `among` are compared.
+
+    The row `own` is left out.
+    """
+    if among is None:
+        rows, scores = index.nearest(vector, k + 1)
+    else:
+        rows, parts = among[among < index.rows], [np.zeros(0, dtype=np.float32)]
+        for start in range(0, len(rows), 1 << 16):
+            vectors = index.vectors(rows[start : start + (1 << 16)]).to(vector)
+            parts.append((vectors @ vector).cpu().numpy())
+        scores = np.concatenate(parts)
+        order = np.argsort(-scores, kind="stable")[: k + 1]
+        rows, scores = rows[order], scores[order]
+    others = np.flatnonzero(rows != (-1 if own is None else own))[:k]
+    return rows[others], scores[others]
 
 
 def _encoded(store: Store, query: ImageLike | Program | None) -> tuple[Program, tuple[int, int]]:
