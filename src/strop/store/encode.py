@@ -1,4 +1,4 @@
-"""Encode a corpus into a store. What is done stays done: the same call goes on after any end."""
+"""Encode a corpus into a store. A call that was interrupted continues when repeated."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def encode_corpus(
         batch=batch,
     )
     job = Job(corpus, encoder, model, info.codes)
-    # A second encoder is told at once. At a URL both may run: their commits exclude each other.
+    # A second encoder fails at once. At a URL both may run: their commits exclude each other.
     with nullcontext() if "://" in path else exclusive(path):
         writer = Writer(
             path,

@@ -198,7 +198,7 @@ def _fork_quietly() -> Iterator[None]:
 
 
 def _in_thread(values: Iterator[T], ahead: int = 2) -> Iterator[T]:
-    """`values`, computed ahead in a thread, so that workers wait for nobody to take results."""
+    """`values`, computed ahead in a thread, so that workers never wait for the consumer."""
     queue: Queue[tuple[bool, Any]] = Queue(ahead)
     stopped = threading.Event()
 

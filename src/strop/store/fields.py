@@ -35,7 +35,7 @@ class Fields(IterableDataset[Batch]):
     once. `fields[i]` is one row, `fields[[3, 1]]` and `fields[:8]` are batches, of all rows.
 
     After each iteration `epoch` increases, and with `shuffle` the order changes. Workers that a
-    `DataLoader` starts anew for each epoch need `set_epoch`.
+    `DataLoader` restarts for each epoch need `set_epoch`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Fields(IterableDataset[Batch]):
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process is. It needs the same number of processes and workers to go on."""
+        """Where this process is. It needs the same number of processes and workers to continue."""
         return {**self._settings(), "rows": self._rows, "epoch": self.epoch, "done": self._done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ class Fields(IterableDataset[Batch]):
         self._done, self._rows = 0, len(self.store)
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> Batch:
-        """Rows of the store, whatever the shares: one for an integer, else a batch."""
+        """Rows of the store, independent of the shares: one for an integer, else a batch."""
         if isinstance(index, int | np.integer):
             return {name: values[0] for name, values in self[[int(index)]].items()}
         if isinstance(index, slice):

@@ -202,7 +202,7 @@ def _segments(parts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Hashes of consecutive parts: parts (m,) uint64 and offsets (n + 1,) to (n,)."""
     counts = np.diff(offsets)
     position = np.arange(len(parts)) - np.repeat(offsets[:-1], counts)
-    # Adding one tells a zero from nothing. Sums wrap around.
+    # One is added to distinguish a zero from a missing value. Sums wrap around.
     weighted = (parts + np.uint64(1)) * _weights(position.astype(np.uint64))
     sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(weighted, dtype=np.uint64)])
     return sums[offsets[1:]] - sums[offsets[:-1]]
