@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from strop.errors import ImageError
+from strop.errors import ImageError, parsing
 from strop.files import PathLike, atomic_path
 
 Fit = Literal["squash", "crop", "pad"]
@@ -465,20 +465,14 @@ def save_image(path: PathLike, image: Tensor) -> None:
 @contextmanager
 def _decoding(name: str) -> Iterator[None]:
     """Convert the exceptions of Pillow to `ImageError`."""
-    try:
-        yield
-    except ImageError:
-        raise
-    except UnidentifiedImageError as error:
-        raise ImageError(
-            f"{name} is not an image in a format that strop reads ({', '.join(formats())}).",
-            "Convert it to PNG, JPEG or WebP.",
-        ) from error
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"{name} is too large to decode ({error}).", _SHRINK) from error
-    except Exception as error:
-        # On corrupt files its decoders raise nearly everything: OSError, SyntaxError, RuntimeError,
-        # struct.error and more.
-        raise ImageError(
-            f"{name} is damaged or cut short ({error}).", "Download or export it again."
-        ) from error
+    damaged = f"{name} is damaged or cut short"
+    with parsing(ImageError, damaged, "Download or export it again."):
+        try:
+            yield
+        except UnidentifiedImageError as error:
+            raise ImageError(
+                f"{name} is not an image in a format that strop reads ({', '.join(formats())}).",
+                "Convert it to PNG, JPEG or WebP.",
+            ) from error
+        except Image.DecompressionBombError as error:
+            raise ImageError(f"{name} is too large to decode ({error}).", _SHRINK) from error

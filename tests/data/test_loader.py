@@ -28,7 +28,6 @@ from strop.data import (
     image_batches,
     open_dataset,
     pack_dataset,
-    read_dataset,
     record_batches,
     stack,
 )
@@ -490,7 +489,7 @@ def test_a_gpu_renders_the_same_scenes(scenes):
 
 
 def test_a_dataset_is_read_as_one_batch(scenes):
-    whole = read_dataset(scenes, size=32, fit="squash", batch=2)
+    whole = concat(list(record_batches(scenes, size=32, fit="squash", batch=2)))
     assert whole.names == tuple(scenes[index].name for index in range(5))
     assert torch.equal(whole.indices, torch.arange(5))
     assert torch.equal(whole.depth[4], scenes[4].depth)
@@ -507,7 +506,7 @@ def test_concat_drops_a_part_that_a_batch_lacks(scenes):
 
 
 def test_take_selects_records(scenes):
-    batch = read_dataset(scenes, size=32, fit="squash")
+    batch = concat(list(record_batches(scenes, size=32, fit="squash")))
     some = batch.take([4, 0, 4])
     assert some.names == (batch.names[4], batch.names[0], batch.names[4])
     assert some.indices.tolist() == [4, 0, 4]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from strop.data import Loader, fit_record, open_dataset, pack_dataset, read_dataset
+from strop.data import Loader, concat, fit_record, open_dataset, pack_dataset, record_batches
 from strop.errors import DataError, FormatError
 
 Write = Callable[..., Path]
@@ -109,8 +109,10 @@ def test_padding_survives_packing(tmp_path: Path, write_image: Write, workers: i
     write_image(tmp_path / "in/1.png", 1, 20, 20)
     report = pack_dataset(f"{tmp_path}/in", tmp_path / "out", size=16, fit="pad", workers=workers)
     assert report.parts == ("image", "valid")
-    expected = read_dataset(open_dataset(f"{tmp_path}/in"), size=16, fit="pad")
-    packed = read_dataset(open_dataset(f"packed:{tmp_path}/out"), size=16, fit="pad")
+    expected = concat(list(record_batches(open_dataset(f"{tmp_path}/in"), size=16, fit="pad")))
+    packed = concat(
+        list(record_batches(open_dataset(f"packed:{tmp_path}/out"), size=16, fit="pad"))
+    )
     assert torch.equal(packed.images, expected.images)
     assert torch.equal(packed.valid, expected.valid)
     assert packed.valid.flatten(1).sum(1).tolist() == [16 * 8, 16 * 16]

@@ -13,11 +13,9 @@ from strop.data import (
     Loader,
     Record,
     check_dataset,
-    crop,
     fit_record,
     flip,
     open_dataset,
-    squash,
 )
 
 pytestmark = pytest.mark.shared
@@ -82,9 +80,9 @@ def assert_aligned(record: Record) -> None:
     paint = torch.stack([(torch.arange(len(present)) * step) % 256 for step in (37, 101, 173)])
     painted = replace(record, image=paint[:, order].to(torch.uint8), semantic=order)
     for moved in (
-        squash(painted, 160),
-        crop(painted, 160),
-        flip(squash(painted, 160)),
+        fit_record(painted, 160),
+        fit_record(painted, 160, "crop"),
+        flip(fit_record(painted, 160)),
         fit_record(painted, 160, "squash", "fast"),
     ):
         assert moved.semantic is not None
@@ -107,7 +105,7 @@ def interior(ids: torch.Tensor) -> torch.Tensor:
 def test_instances_of_clevr_are_where_the_scene_says(shared: Path) -> None:
     data = open_dataset(f"clevr:{shared}/data/clevr")
     for index in range(0, len(data), 30):
-        record = squash(data[index], 128)
+        record = fit_record(data[index], 128)
         assert record.scene is not None
         assert record.instance is not None
         hits = 0

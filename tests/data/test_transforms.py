@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.data import VOID, Record, crop, fit_record, flip, pad, squash, stack
+from strop.data import VOID, Record, fit_record, flip, stack
 from strop.images import PAD_COLOUR, content_box, fit_square
+
+squash, crop, pad = (partial(fit_record, fit=fit) for fit in ("squash", "crop", "pad"))
 
 PALETTE = torch.tensor([[20, 30, 40], [220, 60, 30], [40, 200, 90], [60, 80, 240]])
 

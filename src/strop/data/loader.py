@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.data.record import PARTS, Batch, BatchDataset, Dataset, Record, concat, stack
+from strop.data.record import PARTS, Batch, BatchDataset, Dataset, Record, stack
 from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
@@ -448,11 +448,6 @@ def record_batches(
         problems = loader.report()
     if problems and report is not None:
         report(problems)
-
-
-def read_dataset(dataset: Dataset, **options: Any) -> Batch:
-    """All records as one batch; `options` are those of `record_batches`."""
-    return concat(list(record_batches(dataset, **options)))
 
 
 def image_batches(

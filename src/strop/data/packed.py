@@ -131,11 +131,6 @@ class PackedDataset:
         return about
 
 
-def packed(path: PathLike) -> PackedDataset:
-    """The packed dataset in the folder `path`."""
-    return PackedDataset(path)
-
-
 def _open(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> np.ndarray:
     """A read-only map of `path`; of all its bytes if there is no shape."""
     try:

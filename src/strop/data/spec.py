@@ -18,7 +18,7 @@ from strop.data.cocostuff import cocostuff
 from strop.data.folder import folder
 from strop.data.imagenet import imagenet
 from strop.data.nyuv2 import nyuv2
-from strop.data.packed import packed
+from strop.data.packed import PackedDataset
 from strop.data.record import Dataset
 from strop.data.rendered import ScenesDataset
 from strop.data.shards import shards
@@ -49,7 +49,7 @@ KINDS: dict[str, Kind] = {
     "imagenet": Kind(imagenet, {"split": str}),
     "lance": Kind(lance_table, {"image": str, "key": str}),
     "nyuv2": Kind(nyuv2, {"split": str}),
-    "packed": Kind(packed, {}),
+    "packed": Kind(PackedDataset, {}),
     "parquet": Kind(parquet, {"image": str, "key": str}),
     "scenes": Kind(
         ScenesDataset, {"n": int, "seed": int, "size": int, "by": str, "start": int}, has_path=False

@@ -16,21 +16,6 @@ from strop.images import PAD_COLOUR, Fit, content_box, fit_square, interpolate, 
 Resize = Literal["exact", "fast"]
 
 
-def squash(record: Record, size: int) -> Record:
-    """The whole picture at `size` by `size`. The aspect ratio is lost."""
-    return fit_record(record, size, "squash")
-
-
-def crop(record: Record, size: int) -> Record:
-    """The centre of the picture, with its short side scaled to `size`."""
-    return fit_record(record, size, "crop")
-
-
-def pad(record: Record, size: int) -> Record:
-    """The whole picture with its long side scaled to `size`, centred; the rest is padding."""
-    return fit_record(record, size, "pad")
-
-
 def fit_record(record: Record, size: int, fit: Fit = "squash", resize: Resize = "exact") -> Record:
     """The record at `size` by `size`. Masks and depth take the nearest pixel.
 
