@@ -10,6 +10,7 @@ Scales and settings are fitted on images that the directions were not fitted on.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,12 +26,13 @@ from strop.analysis.program_coding import decode_programs, encode_programs
 from strop.analysis.subject import Subject
 from strop.data.spec import open_dataset
 from strop.model.checkpoint import load
+from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.statistics import bootstrap
 
-MEMORIES = (8.0, 64.0)
+MEMORIES = (32.0, 256.0)
 """Candidates for the weight, in coefficients, of the expected scale against what was coded."""
-ROUNDINGS = (0.5, 0.4, 0.3)
+ROUNDINGS = (0.4, 0.3, 0.2)
 """Candidates for the share of a step that is rounded up: less than a half spends fewer bits."""
 MOST = 2048  # coefficients
 
@@ -140,38 +142,32 @@ def coded(program: Program, prior: Prior) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
-    parser.add_argument("--data", required=True, help="images to measure on")
-    parser.add_argument("--fit", required=True, help="images to fit PCA on")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32, 64])
-    args = parser.parse_args()
-    tokenizer, prior = load(args.model), load_prior(args.model)
-    subjects = [
-        Subject(tokenizer=tokenizer, dataset=open_dataset(spec), data=spec)
-        for spec in (args.data, args.fit)
-    ]
-    fields, fitted = (subject.fields for subject in subjects)
-    program = subjects[0].program
+def compare(
+    tokenizer: Tokenizer, prior: Prior, data: str, fit: str, lengths: list[int]
+) -> list[dict[str, Any]]:
+    """R² of programs and of PCA at the model's own lengths and at forced ones."""
+    measured, fitted_on = (
+        Subject(tokenizer=tokenizer, dataset=open_dataset(spec), data=spec) for spec in (data, fit)
+    )
+    fields, fitted, program = measured.fields, fitted_on.fields, measured.program
     mean = fitted.mean(0)
     held = len(fitted) // 4
     choosing, basis = fitted[:held] - mean, fitted[held:] - mean
     coders = [AdaptivePCA(each, choosing) for each in (separable(basis), joint(basis))]
-    centred = fields - mean
+    rates = {"own": program.lengths}
+    rates |= {str(n): torch.full_like(program.lengths, n) for n in lengths}
     rows = []
-    capacity = program.capacity
-    lengths = {"own": program.lengths}
-    lengths |= {str(n): torch.full_like(program.lengths, n) for n in args.lengths if n <= capacity}
-    for name, chosen in lengths.items():
+    for name, chosen in rates.items():
         part = program.with_lengths(chosen)
         bits = float(part.entropy_bits(prior).mean())
         model = agree(interpreted(tokenizer, part, fields))
-        decoded, about = pca_at(coders, centred, bits)
+        decoded, about = pca_at(coders, fields - mean, bits)
         other = agree([(decoded + mean, fields)])
         rows.append(
             {
                 "lengths": name,
+                "images": len(fields),
+                "fitted_on": len(fitted),
                 "fixed_bits": float(part.bits.mean()),
                 "coded_bits": bits,
                 "model": model.scores(),
@@ -179,19 +175,36 @@ def main() -> None:
                 "margin_r2_centred": margin(model, other),
             }
         )
-        print(name, f"{bits:.1f} bits", rows[-1]["model"], rows[-1]["pca"], flush=True)
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--data", required=True, help="images to measure on")
+    parser.add_argument("--programs", type=Path, help="their programs, if they are encoded already")
+    parser.add_argument("--fit", help="images to fit PCA on; without them only bytes are measured")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[16, 32, 64])
+    args = parser.parse_args()
+    tokenizer, prior = load(args.model), load_prior(args.model)
+    if args.programs is not None:
+        program = Program.load(args.programs)
+    else:
+        dataset = open_dataset(args.data)
+        program = Subject(tokenizer=tokenizer, dataset=dataset, data=args.data).program
     result = {
         "model": args.model,
         "data": args.data,
-        "fit": args.fit,
-        "fitted_on": len(fitted),
         "codes": tokenizer.identity.codes,
         "prior_bytes": len(prior.to_bytes()),
         "coded": coded(program, prior),
-        "rates": rows,
     }
-    print(result["coded"])
+    print(result["coded"], flush=True)
     save(f"entropy_{args.model}", result)
+    if args.fit is not None:
+        rates = compare(tokenizer, prior, args.data, args.fit, args.lengths)
+        save(f"entropy_{args.model}", {**result, "fit": args.fit, "rates": rates})
 
 
 if __name__ == "__main__":

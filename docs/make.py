@@ -661,7 +661,7 @@ def entropy() -> str:
             f"at a fixed rate ({coded['images']:,} images of `{label(found['data'])}`; the prior "
             f"takes {found['prior_bytes'] / 1000:.0f} KB)."
         )
-        for row in found["rates"]:
+        for row in found.get("rates", []):
             margin = row["margin_r2_centred"]
             rows.append(
                 [
@@ -678,7 +678,7 @@ def entropy() -> str:
         "PCA at as many entropy-coded bits, with quantized coefficients and an adaptive coder of "
         "its own, fitted on other images:"
     )
-    return "\n\n".join([*parts, text, table(header, rows)]) if parts else ""
+    return "\n\n".join([*parts, *([text, table(header, rows)] if rows else [])])
 
 
 def probes() -> str:

@@ -17,7 +17,7 @@ from strop.analysis.probes.crops import (
 from strop.analysis.probes.depth import CroppedDepth, rotate
 from strop.analysis.probes.heads import Tokens
 from strop.analysis.probes.protocol import DINOV3
-from strop.analysis.probes.representations import NAMES
+from strop.analysis.probes.representations import FLOORS, NAMES
 from strop.analysis.probes.segmentation import CroppedSegmentation
 from strop.data.record import VOID, Record
 
@@ -152,7 +152,10 @@ def test_representations_of_images_are_those_of_the_model(tokenizer, name):
         assert found.shape == (2, 24, 192)
         return
     assert grid == (4, 4)
-    if name == "latent":
+    if name in FLOORS:
+        assert torch.equal(found[0], found[1]), "the same for every image"
+        assert found.shape == (2, 16, {"constant": 1, "place": 16}[name])
+    elif name == "latent":
         torch.testing.assert_close(found, tokenizer.interpret(program), atol=1e-4, rtol=1e-3)
     else:
         assert isinstance(found, Tokens)
