@@ -23,7 +23,7 @@ class Encoding:
     z_q        (B, K, d_c) float32, the code vectors
     predicted  (B,) float32, lengths as predicted: real numbers in (0, K)
     lengths    (B,) int64, rounded and clipped to [1, K]
-    log_error  (B, 2, K) float32, what a rate head predicts at lengths 1 to K; None without one
+    log_error  (B, 2, K) float32, predictions of the rate head at lengths 1 to K; None without one
     """
 
     field: Tensor

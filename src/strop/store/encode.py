@@ -88,7 +88,7 @@ def encode_corpus(
     workers     processes of the local engine
     keep        columns of the data that the store keeps
     prefix      put before each key
-    version     write programs of another model beside those that the store has
+    version     add programs of another model to the store
     overwrite   replace the programs that the store has
     retry       try to read rejected images again
     slice_size  images in a slice, which is committed as a whole

@@ -58,7 +58,7 @@ class Store:
     """The programs of a corpus. It shows one version of the table; `refresh` opens the newest.
 
     path     folder or URL
-    info     the model that wrote the programs, N, K, and the rule of lengths
+    info     the model that wrote the programs, N, K, and the length rule
     dataset  the `lance.LanceDataset`; its rows are in the order in which they were written
 
     index    the search index, opened at first use

@@ -120,9 +120,9 @@ def train(
                 preset's model, and a trained codebook is kept
     extra_loss  a further term of the loss; see `Interpretation` for its input
     callbacks   see `Callback`; called in the first process only
-    progress    True shows bars in a terminal or notebook, unless `logging` shows level INFO of the
-                logger `strop.training`; or a function that is called with the task, the images or
-                steps done and their number
+    progress    True for bars in a terminal or notebook, unless `logging` shows the logger
+                `strop.training` at level INFO; or a function of the task, the number of images or
+                steps done, and their total
 
     Under `torchrun` the processes share `training.batch`. SIGTERM and SIGINT stop the run after the
     current step and write a checkpoint; before the first step they end the program.
