@@ -368,7 +368,8 @@ class Program:
     # Display.
 
     def __repr__(self) -> str:
-        head = f"Program of {len(self)} codes" if self.codes.ndim == 1 else f"{len(self)} programs"
+        many = "program" if len(self) == 1 else "programs"
+        head = f"Program of {len(self)} codes" if self.codes.ndim == 1 else f"{len(self)} {many}"
         lines = [f"{head} (K = {self.capacity}, {self.codebook_size} codes in the codebook)"]
         batch = self.as_batch()
         for row in range(min(len(batch), 8)):
