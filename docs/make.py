@@ -88,9 +88,9 @@ def cost() -> str:
     rate = max(row["encode_images_per_s"] for row in gpu["rows"])
     hours = {count: count / rate / 3600 for count in (10**6, 10**9)}
     return (
-        f"At {rate:,.0f} images per second, one {gpu['machine']['device']} encodes a million images "
-        f"in {60 * hours[10**6]:.1f} minutes and a billion in {hours[10**9]:,.0f} hours, provided "
-        "that they are read as fast."
+        f"At {rate:,.0f} images per second, one {gpu['machine']['device']} encodes a million "
+        f"images in {60 * hours[10**6]:.1f} minutes and a billion in {hours[10**9]:,.0f} hours, "
+        "provided that they are read as fast."
     )
 
 
