@@ -32,18 +32,23 @@ def bars(console: Console) -> Iterator[Progress]:
         rich.TextColumn("{task.fields[rate]}", style="progress.data.speed"),
         rich.TimeRemainingColumn(),
     )
-    with rich.Progress(*columns, console=console, transient=True) as drawn:
-        tasks: dict[str, rich.TaskID] = {}
+    drawn = rich.Progress(*columns, console=console, transient=True)
+    tasks: dict[str, rich.TaskID] = {}
 
-        def report(task: str, done: int, total: int) -> None:
-            name = task.partition(":")[0]
-            if name not in tasks:
-                tasks[name] = drawn.add_task(task, total=total, rate="")
-            speed = drawn.tasks[drawn.task_ids.index(tasks[name])].speed
-            rate = f"{speed:.1f}/s" if speed else ""
-            drawn.update(tasks[name], description=task, completed=done, total=total, rate=rate)
+    def report(task: str, done: int, total: int) -> None:
+        drawn.start()  # at the first report: of the processes of a training run only one reports
+        name = task.partition(":")[0]
+        if name not in tasks:
+            tasks[name] = drawn.add_task(task, total=total, rate="")
+        speed = drawn.tasks[drawn.task_ids.index(tasks[name])].speed
+        rate = f"{speed:.1f}/s" if speed else ""
+        drawn.update(tasks[name], description=task, completed=done, total=total, rate=rate)
 
+    try:
         yield report
+    finally:
+        if tasks:
+            drawn.stop()
 
 
 @contextmanager

@@ -95,6 +95,14 @@ def test_progress_bars_draw_one_bar_for_each_task(monkeypatch) -> None:
     assert "loss 0.50" not in text.rsplit("fields", 1)[1]
 
 
+def test_without_a_report_nothing_is_drawn(monkeypatch) -> None:
+    shown = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(console, "err", shown)
+    with console.progress_bars():
+        pass
+    assert not shown.file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [("~no-such-user/x.png", "home directory"), ("a\0*.png", "NUL"), (" ", "A path is empty")],
