@@ -1,63 +1,91 @@
-"""Damaged inputs give an error of strop or a right answer, within 10 s and 2 GB.
+"""Damaged inputs give an error of strop or a right answer, within 10 s and 2 GB; see `run.py`.
 
-`FUZZ_SECONDS` is the time for all targets together, and `FUZZ_SEED` the first seed of each. With
-`FUZZ_RESULTS`, the counts are added to that file. A finding names its seed: run it again with
-`FUZZ_SEED=seed FUZZ_INPUTS=1`.
+A finding names its target and its seed: run it again with `FUZZ_SEED=seed FUZZ_INPUTS=1`.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import random
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from strop.files import read_json, write_json
-
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "inspector")]
+sys.path.insert(0, str(HERE))
 
 from harness import fuzz  # noqa: E402
-from targets import all_targets  # noqa: E402
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "20"))
-FIRST = int(os.environ.get("FUZZ_SEED", "0"))
-MOST = int(os.environ.get("FUZZ_INPUTS", str(2**62)))
-NAMES = list(all_targets(Path(), None, print))
-MAY_DIE = {"stores"}  # Lance aborts on some damaged files; SECURITY.md says so
-MISSING = {"stores": "lance", "requests": "fastapi"}
+from strop.errors import DataError  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_damaged_inputs_are_refused_or_read_right(name, tokenizer, tmp_path):
-    if name in MISSING and importlib.util.find_spec(MISSING[name]) is None:
-        pytest.skip(f"needs {MISSING[name]}")
-    malformed = print
-    if name == "requests":
-        from test_malformed import malformed
+def test_damaged_inputs_are_refused_or_read_right(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "model")
-    target = all_targets(tmp_path / "model", tokenizer, malformed)[name]
-    tally = fuzz(target, FIRST, SECONDS / len(NAMES), MOST, may_die=name in MAY_DIE)
-    if "FUZZ_RESULTS" in os.environ:
-        note(Path(os.environ["FUZZ_RESULTS"]), name, tally.as_dict())
-    assert not tally.findings, "\n".join(map(str, tally.findings[:5]))
-    assert tally.inputs
+    run = subprocess.run(
+        [sys.executable, str(HERE / "run.py"), str(tmp_path / "model")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    tallies = [json.loads(line) for line in run.stdout.splitlines()]
+    findings = [(tally["target"], each) for tally in tallies for each in tally["findings"]]
+    assert not findings, "\n".join(map(str, findings[:10]))
+    assert len(tallies) >= 11
+    assert all(tally["inputs"] for tally in tallies)
+    assert sum(tally["refused"] for tally in tallies) > 100
 
 
-def note(path: Path, name: str, tally: dict) -> None:
-    """Add the counts of a target to those in a file of results."""
-    results = read_json(path, "benchmark", 1) if path.is_file() else {"targets": {}}
-    kept = results["targets"].setdefault(name, {})
-    for key in ("inputs", "accepted", "refused", "deaths"):
-        kept[key] = kept.get(key, 0) + tally[key]
-    for key in ("slowest", "most_bytes"):
-        kept[key] = max(kept.get(key, 0), tally[key])
-    kept["findings"] = kept.get("findings", 0) + len(tally["findings"])
-    results["inputs"] = sum(each["inputs"] for each in results["targets"].values())
-    results["findings"] = sum(each["findings"] for each in results["targets"].values())
-    write_json(path, "benchmark", 1, json.loads(json.dumps(results)))
+def faulty(folder: Path):
+    """A target with one fault of each kind, which the harness has to find."""
+    numbers = iter(range(6))
+
+    def feed(draw: random.Random) -> bool:
+        match next(numbers):
+            case 1:
+                raise KeyError("not an error of strop")
+            case 2:
+                raise AssertionError("a wrong answer")
+            case 3:
+                raise DataError("A problem.", "")
+            case 4:
+                assert len(b"x" * 300_000_000)
+        return True
+
+    return feed
+
+
+def test_the_harness_finds_what_is_wrong(monkeypatch):
+    monkeypatch.setattr("harness.BYTES", 50_000_000)
+    tally = fuzz(faulty, 0, 30, 6)
+    said = [each["finding"] for each in tally.findings]
+    assert tally.inputs == 6
+    for fault in ("KeyError", "AssertionError", "without a remedy", "GiB"):
+        assert any(fault in each for each in said), (fault, said)
+
+
+@pytest.mark.parametrize("may_die", [False, True])
+def test_the_harness_survives_a_death(may_die):
+    def dying(folder: Path):
+        return lambda draw: os.abort() if draw.random() < 0.5 else True
+
+    tally = fuzz(dying, 0, 30, 8, may_die=may_die)
+    killed = [each for each in tally.findings if each["finding"] == "killed by signal 6"]
+    assert len(killed) + tally.deaths > 1
+    assert bool(tally.deaths) is may_die
+
+
+def test_the_harness_ends_what_hangs(monkeypatch):
+    def hanging(folder: Path):
+        return lambda draw: time.sleep(60)
+
+    monkeypatch.setattr("harness.SECONDS", 0.05)
+    tally = fuzz(hanging, 3, 0.1, 1)
+    assert [each["seed"] for each in tally.findings] == [3]
+    assert "still running" in tally.findings[0]["finding"]
