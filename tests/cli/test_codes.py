@@ -305,6 +305,19 @@ def test_table_on_stdout(run: Run, model: Path, pictures: Path) -> None:
     assert out.replace("\n", "").count(str(pictures)) == 3, out
 
 
+@pytest.mark.parametrize("name", ["a\0b.parquet", "a" * 5000 + ".parquet", "~nouser/a.parquet"])
+def test_impossible_names_give_a_sentence(run: Run, model: Path, pictures: Path, name: str) -> None:
+    for arguments in (
+        ("encode", pictures, "-m", model, "-o", name),
+        ("encode", name, "-m", model),
+        ("encode", f"folder:/{name}", "-m", model),
+        ("encode", pictures, "-m", name),
+    ):
+        status, out, err = run(*arguments)
+        assert (status, out) == (1, "")
+        assert "Traceback" not in err
+
+
 def test_interpret_writes_the_field(run: Run, model: Path, pictures: Path, tmp_path: Path) -> None:
     run("encode", pictures, "-m", model, "-o", tmp_path / "a.parquet")
     target = tmp_path / "field.safetensors"

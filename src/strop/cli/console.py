@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from strop.errors import DataError, FormatError, ModelError, ProgramError, StropError
+from strop.listing import expand
 from strop.pool import cores
 from strop.progress import Progress, bars
 
@@ -113,6 +114,7 @@ def check_suffix(output: Path, *suffixes: str) -> None:
 
 def check_writable(output: Path, *, folder: bool = False) -> None:
     """Raise before the work if `output` cannot be written; nothing is created."""
+    expand(output)
     if output.exists() and output.is_dir() != folder:
         raise DataError(
             f"{output} is a {'file' if output.is_file() else 'folder'}.",

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from strop.errors import FormatError, StoreError, StropError
 from strop.files import PathLike
+from strop.listing import expand
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.program import SUFFIXES, Program
@@ -344,7 +345,7 @@ def is_store(path: PathLike) -> bool:
     text = str(path)
     if Path(text).suffix.lower() in SUFFIXES:
         return False
-    return text.endswith((".lance", "/")) or "://" in text or Path(text).is_dir()
+    return text.endswith((".lance", "/")) or "://" in text or expand(text).is_dir()
 
 
 def open_table(path: str, storage_options: dict[str, str] | None = None) -> lance.LanceDataset:
