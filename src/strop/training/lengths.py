@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from strop import objective
-from strop.data.loader import checked_images, image_batches
+from strop.data.loader import image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, TrainingError
@@ -106,7 +106,16 @@ def train_lengths(
             f"There are {len(source)} images to fit a rate head on.",
             f"Give at least {LEAST_IMAGES}, better thousands.",
         )
-    batches = _batches(tokenizer.eval(), source, batch, loading_workers)
+    batches = image_batches(
+        source,
+        size=tokenizer.config.image_size,
+        fit=tokenizer.config.fit,
+        batch=batch,
+        device=tokenizer.device,
+        workers=loading_workers,
+        report=warnings.warn,
+    )
+    tokenizer.eval()
     errors = measure(tokenizer, map(tokenizer, batches), len(source), lengths, seed, progress)
     count = len(errors.lengths)
     order = torch.randperm(count, generator=generator(seed, "held out", 0))
@@ -259,20 +268,3 @@ def _metrics(head: RateHead, errors: Errors) -> dict[str, float]:
         "able": able.float().mean().item(),
         "reached": reached[able].float().mean().item() if able.any() else math.nan,
     }
-
-
-def _batches(
-    tokenizer: Tokenizer, source: Dataset | Tensor, batch: int, loading_workers: int
-) -> Iterable[Tensor]:
-    if isinstance(source, Tensor):
-        images = checked_images(source, tokenizer.config.image_size)
-        return (part.to(tokenizer.device) for part in images.split(batch))
-    return image_batches(
-        source,
-        size=tokenizer.config.image_size,
-        fit=tokenizer.config.fit,
-        batch=batch,
-        device=tokenizer.device,
-        workers=loading_workers,
-        report=warnings.warn,
-    )
