@@ -13,6 +13,7 @@ from PIL import Image
 
 from strop.errors import DataError, ImageError
 from strop.images import read_square
+from strop.pool import Pool
 from strop.squares import read_squares, reading_workers
 
 
@@ -76,6 +77,12 @@ def test_a_dead_worker_is_reported(paths: list[Path]) -> None:
     worker.kill()
     with pytest.raises(DataError, match="died"):
         list(reading)
+
+
+def test_a_worker_reads_files_itself() -> None:
+    pool = Pool(reading_workers, workers=1)
+    assert next(pool.map([10**6], 1)) == 0
+    pool.close()
 
 
 def test_few_files_are_read_without_workers() -> None:

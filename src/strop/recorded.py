@@ -18,6 +18,9 @@ WARM_STEPS = 3
 ATTEMPTS = 3
 """How often a recording is tried. Another process on the GPU can make one fail: see `capture`."""
 
+_failed: list[torch.cuda.CUDAGraph] = []
+"""Graphs whose capture failed. The allocator may still ask them, so they are never freed."""
+
 Result = TypeVar("Result")
 
 
@@ -69,6 +72,9 @@ def capture(
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # type: ignore[arg-type]
             result = function()
+    except BaseException:
+        _failed.append(graph)
+        raise
     finally:
         if collecting:
             gc.enable()

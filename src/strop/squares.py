@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,8 @@ _FILES_PER_WORKER = 8  # with fewer, starting a worker takes longer than it save
 
 def reading_workers(files: int) -> int:
     """How many worker processes read this many files best; 0 means this process."""
+    if multiprocessing.current_process().daemon:  # a worker itself, which cannot have any
+        return 0
     count = cores()
     return min(count, MAX_WORKERS, files // _FILES_PER_WORKER) if count > 1 else 0
 

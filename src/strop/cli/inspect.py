@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.console import DEFAULT_MODEL, Device, load_model, out
+from strop.cli.console import DEFAULT_MODEL, Device, Engine, load_model, out
 from strop.errors import ConfigError
 from strop.store.store import open_store
 
@@ -36,6 +36,7 @@ def inspect(
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     device: Device = None,
+    engine: Engine = "torch",
 ) -> None:
     """View and edit programs on a web page. Only this machine can open it by default."""
     try:
@@ -55,11 +56,11 @@ def inspect(
 
     opened = None
     if store is None:
-        tokenizer = load_model(model, device)
+        tokenizer = load_model(model, device, engine)
     else:
         opened = open_store(store)
         model = model or opened.info.model
-        tokenizer = opened.model = load_model(model, device)
+        tokenizer = opened.model = load_model(model, device, engine)
     serve(
         tokenizer,
         name=_display_name(model),

@@ -37,7 +37,7 @@ def square_batches(
     check_batch(batch)
     batch = 1 if device.type == "cpu" else batch
     images = listed(images)
-    if isinstance(images, list) and images and all(map(_is_file, images)):
+    if isinstance(images, list | tuple) and images and all(map(_is_file, images)):
         for _, squares in file_batches(images, size=size, fit=fit, batch=batch, device=device):
             yield squares
         return

@@ -468,6 +468,7 @@ class Tokenizer(nn.Module):
         device_map: str | torch.device | None = None,
         dtype: torch.dtype | str | None = None,
         torch_dtype: torch.dtype | str | None = None,
+        engine: str = "torch",
         verify: bool = True,
         revision: str | None = None,
         token: str | bool | None = None,
@@ -488,6 +489,7 @@ class Tokenizer(nn.Module):
         tokenizer = load(
             pretrained_model_name_or_path,
             device=device or (None if device_map == "auto" else device_map),
+            engine=engine,
             verify=verify,
             revision=revision,
             token=token,
