@@ -9,20 +9,24 @@ nearest code vectors were: the difference of their cosine similarities to the to
 from __future__ import annotations
 
 import argparse
-import os
+import statistics
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from common import save, side_by_side
+from common import RESULTS, save, side_by_side
 from strop import Tokenizer, load
-from strop.model.model_engine import ENGINES, make_engine
+from strop.files import read_json
+from strop.model.model_engine import ENGINES, ModelEngine, make_engine
 from strop.squares import read_squares
 from strop.store.corpus import Corpus
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["times", "agreement"])
     parser.add_argument("--model", default="photos")
     parser.add_argument("--data", required=True, help="photographs: what `strop encode` takes")
     parser.add_argument("--images", type=int, default=500)
@@ -31,36 +35,38 @@ def main() -> None:
     torch.set_num_threads(1)
     tokenizer = load(arguments.model, device="cpu")
     engines = {name: make_engine(name, tokenizer) for name in ENGINES}
-    images = photographs(arguments.data, arguments.images, tokenizer)
-    rows = []
-    for batch in (1, 8):
-        calls = {
-            name: lambda engine=engine, batch=batch: encode(tokenizer, engine, images[:batch])
+    path = RESULTS / "engines.json"
+    found = read_json(path, "benchmark", 1) if path.is_file() else {}
+    kept = {key: found[key] for key in ("rows", "agreement", "images", "data") if key in found}
+    if "times" in arguments.parts:
+        images = photographs(arguments.data, 8, tokenizer)
+        kept["rows"] = [time(tokenizer, engines, images[:n], arguments.repeat) for n in (1, 8)]
+    if "agreement" in arguments.parts:
+        images = photographs(arguments.data, arguments.images, tokenizer)
+        kept |= {"images": len(images), "data": Path(arguments.data).name}
+        kept["agreement"] = {
+            name: compare(tokenizer, engine, images)
             for name, engine in engines.items()
+            if name != "torch"
         }
-        times = side_by_side(calls, repeat=arguments.repeat, at_least=0.1)
-        # The minimum: other load only makes a call slower.
-        least = {name: min(samples) for name, samples in times.items()}
-        rows.append(
-            {"batch": batch, "times_torch": {k: v / least["torch"] for k, v in least.items()}}
-        )
-        print(rows[-1])
-    agreement = {
-        name: compare(tokenizer, engine, images)
-        for name, engine in engines.items()
-        if name != "torch"
+    print(kept)
+    setting = f"{arguments.model}, one thread, from uint8 images to programs"
+    save("engines", {"setting": setting, **kept})
+
+
+def time(
+    tokenizer: Tokenizer, engines: dict[str, ModelEngine], images: torch.Tensor, repeat: int
+) -> dict[str, Any]:
+    """The least time of each engine relative to PyTorch's: other load only makes a call slower."""
+    calls = {name: partial(encode, tokenizer, engine, images) for name, engine in engines.items()}
+    times = side_by_side(calls, repeat=repeat, at_least=0.1)
+    least = {name: min(samples) for name, samples in times.items()}
+    middle = {name: statistics.median(samples) for name, samples in times.items()}
+    return {
+        "batch": len(images),
+        "times_torch": {name: least[name] / least["torch"] for name in engines},
+        "median_times_torch": {name: middle[name] / middle["torch"] for name in engines},
     }
-    print(agreement)
-    save(
-        "engines",
-        {
-            "setting": f"{arguments.model}, one thread, from uint8 images to programs",
-            "images": len(images),
-            "data": os.path.basename(arguments.data),  # noqa: PTH119  (may be a URL)
-            "rows": rows,
-            "agreement": agreement,
-        },
-    )
 
 
 def photographs(data: str, count: int, tokenizer: Tokenizer) -> torch.Tensor:
