@@ -195,15 +195,18 @@ class Tokenizer(nn.Module):
         for images in batches:
             for part in images.split(1) if self.device.type == "cpu" else [images]:
                 encoding = self._compute(self.engine.encode, part)
-                check_finite(encoding.predicted)
+                if predicted:  # of the batch before: a GPU computes this one meanwhile
+                    check_finite(predicted[-1])
                 codes.append(encoding.codes)
                 predicted.append(encoding.predicted)
                 if encoding.log_error is not None:
                     log_errors.append(encoding.log_error)
                 if rule.searches or rule.verify:
+                    check_finite(encoding.predicted)
                     measured.append(self._measured(encoding, rule, batch))
         if not codes:
             raise ImageError("There are no images to encode.", "Give at least one.")
+        check_finite(predicted[-1])
         log_error = torch.cat(log_errors) if log_errors else None
         if measured:
             lengths, quality = (torch.cat(part) for part in zip(*measured, strict=True))
