@@ -43,7 +43,7 @@ def main() -> None:
         own = [sys.executable, __file__, "--folder", scratch, "--model", arguments.model]
         own += ["--engine", arguments.engine]
         whole = [sys.executable, "-m", "strop", "encode", str(folder / "images")]
-        whole += ["-o", str(folder / "programs.safetensors"), "-m", arguments.model]
+        whole += ["-o", str(folder / "programs.parquet"), "-m", arguments.model]
         whole += ["--engine", arguments.engine]
         commands = {
             "read": [*own, "--half", "read"],
@@ -98,7 +98,7 @@ def run_half(half: str, folder: Path, model: str, engine: str) -> None:
     tokenizer = load(model, engine=engine)
     squares = torch.from_numpy(np.load(stored, mmap_mode="c"))
     batches = (part.to(tokenizer.device) for part in squares.split(32))
-    tokenizer.encode_batches(batches, LengthRule()).to("cpu").save(folder / "half.safetensors")
+    tokenizer.encode_batches(batches, LengthRule()).to("cpu").save(folder / "half.parquet")
 
 
 if __name__ == "__main__":

@@ -138,6 +138,8 @@ def files() -> str:
                 *([f"{rate['whole']:,.0f}"] if on_gpu else ["–"]),
             ]
         )
+    if not rows:
+        return "Not measured yet: run `python benchmarks/files.py`."
     header = ["", "slower half", "whole command", "faster half", "files/s"]
     return f"Speed relative to the slower half, start-up included:\n\n{table(header, rows)}"
 
@@ -160,7 +162,7 @@ def scaling() -> str:
             f"{found['machine']['device']}, batch {found['scaling']['batch']}, relative to K = 64, "
             f"256 px and 1,024 codes:\n\n{table(header, rows)}"
         )
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or "Not measured yet: run `python benchmarks/encode.py scaling`."
 
 
 def encoders() -> str:
@@ -177,7 +179,7 @@ def encoders() -> str:
         header = ["", "batch", "relative time"] + ["img/s"] * (device == "cuda")
         threads = f", {found['threads']} thread(s)" if device == "cpu" else ""
         parts.append(f"{found['machine']['device']}{threads}:\n\n{table(header, rows)}")
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or "Not measured yet: run `python benchmarks/encode.py others`."
 
 
 def agreement() -> str:
