@@ -190,7 +190,8 @@ class Tokenizer(nn.Module):
         `batch` is how many programs are interpreted at a time where that is needed.
         """
         rule.check(self.config)
-        codes, predicted, log_errors, measured = [], [], [], []
+        codes, log_errors, measured = [], [], []
+        predicted: list[Tensor] = []
         quality: Tensor | None
         for images in batches:
             for part in images.split(1) if self.device.type == "cpu" else [images]:
