@@ -27,15 +27,18 @@ WIDEST = 1300  # pixels
 # Figures with images of the data. Only those of rendered scenes may be published.
 PICTURED = ("teaser", "pairs", "dictionary", "regions", "scenes", "samples")
 
+READING = {"pairs": "scenes:?n=20000&seed=5", "epochs": 30}
 ALL = ("erasure", "synergy", "codes", "readouts", "complexity", "contingency", "controls")
 SETS = {
     "scenes": ("scenes", "scenes:?n={n}&seed=7", ALL),
     "reading": ("scenes", "scenes:?n=1000&seed=9", ("reader", "grammar", "vqa")),
     "clevr": ("scenes", "clevr:{shared}/data/clevr?split=val", ALL),
     "voc": ("photos", "voc:{shared}/data/voc2012?split=val", ALL),
+    "photos": ("photos", "shards:{shared}/data/coco-shards/*-val-*.tar", ("lengths",)),
+    "rendered": ("scenes", "scenes:?n=2000&seed=2000&size=128", ("lengths",)),
 }
+OPTIONS = {"reading": READING, "photos": {"quality": 0.9}, "rendered": {"quality": 0.985}}
 MANY = ("complexity", "contingency")  # correlations and probes need more scenes
-READING = {"pairs": "scenes:?n=20000&seed=5", "epochs": 30}
 
 
 def main() -> None:
@@ -64,14 +67,14 @@ def main() -> None:
             n = arguments.scenes * (5 if study in MANY else 1)
             spec = pattern.format(n=n, shared=arguments.shared)
             Console().print(f"{study} on {spec} with {name}")
-            options, batch = (READING, 250) if kind == "reading" else ({}, 32)
-            run_study(tokenizer, study, spec, arguments.out / kind, options, batch=batch)
+            batch = 250 if kind == "reading" else 32
+            run_study(tokenizer, study, spec, arguments.out / kind, OPTIONS.get(kind), batch=batch)
             publish(arguments.out / kind, study, kind, Path(name).name, f"{arguments.shared}/data/")
 
 
 def publish(folder: Path, study: str, kind: str, model: str, private: str) -> None:
     """Copy a study's JSON and figures to the folders that the report reads."""
-    kind = "scenes" if kind == "reading" else kind
+    kind = "scenes" if kind in ("reading", "rendered") else kind
     found = read_json(folder / f"{study}.json", "study", FORMAT)
     found.pop("codes", None)  # an entry for every code, which no page shows
     found |= {
