@@ -104,9 +104,10 @@ def rate_loss(log_error: Tensor, lengths: Tensor, errors: Tensor) -> Tensor:
     """Mean smooth L1 distance of predicted log errors to those measured, at the active lengths.
 
     log_error  (B, 2, K) predicted logarithms of cosine error and squared error at lengths 1 to K
-    lengths    (B,) int64 active lengths
-    errors     (B, 2) cosine error and squared error measured at these lengths; no gradient
+    lengths    (B,) int64 active lengths, or (B, m) for several of each image
+    errors     (B, 2) or (B, m, 2), cosine error and squared error measured there; no gradient
     """
-    at = lengths[:, None, None].expand(-1, log_error.shape[1], 1) - 1
-    predicted = log_error.float().gather(2, at).squeeze(2)
-    return F.smooth_l1_loss(predicted, (errors.detach().float() + EPSILON).log())
+    at = lengths.reshape(len(lengths), 1, -1).expand(-1, 2, -1) - 1
+    predicted = log_error.float().gather(2, at)
+    measured = errors.detach().float().reshape(len(errors), -1, 2).mT
+    return F.smooth_l1_loss(predicted, (measured + EPSILON).log())

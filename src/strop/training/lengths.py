@@ -190,9 +190,7 @@ def fit_head(
     def loss_of_step(step: int) -> Tensor:
         rows = torch.randint(len(errors.lengths), (batch,), generator=random)
         at = errors.rows(rows)
-        curves = head.curves(at.statistics).repeat_interleave(at.lengths.shape[1], dim=0)
-        measured = at.log_errors.exp().flatten(0, 1)
-        return objective.rate_loss(curves, at.lengths.flatten(), measured)
+        return objective.rate_loss(head.curves(at.statistics), at.lengths, at.log_errors.exp())
 
     fit(
         head.train().parameters(),
