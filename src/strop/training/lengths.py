@@ -209,24 +209,25 @@ def fit_head(
 def calibrate(head: RateHead, errors: Errors) -> None:
     """Set the margins of a head from images that it was not fitted to.
 
-    Each image needs some least margin to get a length at which it reaches a quality. Of the images
-    that can reach it, a share c needs no more than the margin for the confidence c: the quantile of
-    split conformal prediction, which counts one image more than there are.
+    Each image needs some least margin to get a length from which on it reaches a quality. Of the
+    images that can reach it, a share c needs no more than the margin for the confidence c: the
+    quantile of split conformal prediction, which counts one image more than there are.
     """
     predicted = head.curves(errors.statistics.to(head.margins.device))[:, 0].cpu()
     qualities, confidences = head.qualities.cpu(), head.confidences.cpu()
     curves = _completed(predicted, errors)
+    every = torch.arange(1, curves.shape[1] + 1)
     beyond = predicted.new_full((len(predicted), 1), torch.inf)
     before = torch.cat([beyond, predicted], dim=1)  # the prediction at one token less
     margins, thresholds = head.margins[0].cpu(), []
     for quality in qualities:
         wanted = (1 - quality).log()
-        enough = curves <= wanted
-        at = before.gather(1, enough.int().argmax(dim=1, keepdim=True))[:, 0]
-        needed = (wanted - at[enough.any(dim=1)]).clamp(_NARROWEST, _WIDEST).sort().values
+        short = (every * (curves > wanted)).amax(dim=1)  # the last length that is too short
+        able = short < len(every)
+        needed = (wanted - before[able].gather(1, short[able, None])[:, 0]).sort().values
         if len(needed) >= _LEAST_REACHING:  # else they are those of the quality before
             rank = (confidences.double() * (len(needed) + 1)).ceil().long()
-            margins = needed[rank.clamp(max=len(needed)) - 1]
+            margins = needed[rank.clamp(max=len(needed)) - 1].clamp(_NARROWEST, _WIDEST)
         thresholds.append(wanted - margins)
     # A higher quality never gives a shorter program.
     falling = torch.stack(thresholds).cummin(dim=0).values
@@ -235,18 +236,15 @@ def calibrate(head: RateHead, errors: Errors) -> None:
 
 
 def _completed(predicted: Tensor, errors: Errors) -> Tensor:
-    """Log cosine errors at all lengths (n, K), from those at some: the prediction (n, K), moved by
-    its error at the measured lengths, and between them by one in proportion."""
-    every = torch.arange(1, predicted.shape[1] + 1).repeat(len(predicted), 1)
+    """Log cosine errors at all lengths (n, K), from those at some.
+
+    The prediction (n, K), moved by its error at the nearest measured length. Errors are not
+    interpolated, which would smooth them.
+    """
+    every = torch.arange(1, predicted.shape[1] + 1)
+    nearest = (every[:, None] - errors.lengths[:, None]).abs().argmin(dim=2)
     residual = errors.log_errors[..., 0] - predicted.gather(1, errors.lengths - 1)
-    if errors.lengths.shape[1] == 1:
-        return predicted + residual
-    after = torch.searchsorted(errors.lengths, every).clamp(1, errors.lengths.shape[1] - 1)
-    (low, high), (left, right) = (
-        (each.gather(1, after - 1), each.gather(1, after)) for each in (errors.lengths, residual)
-    )
-    share = ((every - low) / (high - low)).clamp(0, 1)
-    return predicted + torch.lerp(left, right, share)
+    return predicted + residual.gather(1, nearest)
 
 
 @torch.no_grad()
