@@ -43,10 +43,10 @@ def main() -> None:
 
 @torch.no_grad()
 def measure(tokenizer: Tokenizer, spec: str, fit: Fit, batch: int) -> dict[str, Any]:
-    """Scores with one fit, at all K tokens and at the lengths that the model chooses."""
+    """Scores with one fit, at all K tokens."""
     tokenizer.config = replace(tokenizer.config, fit=fit)
-    sums: dict[str, list[Tensor]] = {"cosine": [], "residual": [], "whole": [], "own_cosine": []}
-    squares, channels, counts, lengths, kept = [], [], [], [], []
+    sums: dict[str, list[Tensor]] = {"cosine": [], "residual": [], "whole": []}
+    squares, channels, counts, kept = [], [], [], []
     images = record_batches(
         open_dataset(spec), size=tokenizer.config.image_size, fit=fit, batch=batch, device="cpu"
     )
@@ -55,25 +55,21 @@ def measure(tokenizer: Tokenizer, spec: str, fit: Fit, batch: int) -> dict[str, 
         field = tokenizer.field(records.images)
         program = tokenizer.to_program(tokenizer.analyse_field(field))
         made = tokenizer.interpret(program.with_lengths(tokenizer.config.max_length))
-        own = tokenizer.interpret(program)
         seen = field[inside]
         sums["cosine"].append(F.cosine_similarity(made, field, dim=-1)[inside])
-        sums["own_cosine"].append(F.cosine_similarity(own, field, dim=-1)[inside])
         sums["whole"].append(F.cosine_similarity(made, field, dim=-1).flatten())
         sums["residual"].append((made - field).square().sum(-1)[inside])
         squares.append(seen.double().square().sum())
         channels.append(seen.double().sum(0))
         counts.append(len(seen))
-        lengths.append(program.lengths)
         kept.append(inside.float().mean(1))
     count = sum(counts)
     mean = torch.stack(channels).sum(0) / count
     total = torch.stack(squares).sum() - count * mean.square().sum()
     return {
-        "images": sum(map(len, lengths)),
+        "images": sum(map(len, kept)),
         "r2_centred": 1 - (torch.cat(sums["residual"]).double().sum() / total).item(),
-        **{name: torch.cat(sums[name]).mean().item() for name in ("cosine", "whole", "own_cosine")},
-        "length_mean": torch.cat(lengths).double().mean().item(),
+        **{name: torch.cat(sums[name]).mean().item() for name in ("cosine", "whole")},
         "inside": torch.cat(kept).mean().item(),
     }
 

@@ -232,6 +232,9 @@ def training_speed() -> str:
     )
 
 
+_LENGTHS = {"chosen by the model": "own lengths", "all K": "all codes"}
+
+
 def bundled(name: str, *, brief: bool) -> str:
     """A bundled model against baselines of equal bits; `brief` is one small table."""
     found = result(f"{name}/bundled")
@@ -239,7 +242,8 @@ def bundled(name: str, *, brief: bool) -> str:
     values, (own, whole) = measured["values"], measured["budgets"]
     sets = [("own lengths", own), ("all codes", whole)]
     sets += [
-        (f"`{where}`, own lengths", part["budgets"][0]) for where, part in found["also"].items()
+        (f"`{where}`, {_LENGTHS[part['budgets'][0]['lengths']]}", part["budgets"][0])
+        for where, part in found["also"].items()
     ]
     if brief:
         rows = [
@@ -640,13 +644,11 @@ def fits() -> str:
             f"`{row['fit']}`",
             f"{row['r2_centred']:.3f}",
             f"{row['cosine']:.3f}",
-            f"{row['own_cosine']:.3f}",
-            f"{row['length_mean']:.1f}",
             f"{row['inside']:.0%}",
         ]
         for row in result("fit")["rows"]
     ]
-    header = ["", "fit", "R² centred", "cosine", "at own lengths", "mean length", "inside"]
+    header = ["", "fit", "R² centred", "cosine", "locations inside"]
     return table(header, rows)
 
 
