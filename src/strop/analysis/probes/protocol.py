@@ -169,7 +169,7 @@ PAPER = Protocol(
 )
 
 _LONGER = Schedule(
-    steps=1500,
+    steps=500,
     batch=16,
     learning_rate=1e-2,
     weight_decays=(0.1,),
