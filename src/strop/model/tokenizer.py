@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.device import exact_products
@@ -20,17 +20,17 @@ from strop.model.decoder import Decoder
 from strop.model.encoding import Encoding, check_finite
 from strop.model.generator import Generator
 from strop.model.inputs import Images, check_batch, listed, names_of, square_batches
-from strop.model.interpreter import Interpreter, prefix_mask
+from strop.model.interpreter import Interpreter
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
-from strop.model.length_rule import TOLERANCE, LengthRule, needs_rate_head
+from strop.model.length_rule import LengthRule
+from strop.model.lengths_by_rule import (
+    expected_quality,
+    measured_lengths,
+    predicted_lengths,
+    rate_head_of,
+)
 from strop.model.model_engine import ModelEngine
 from strop.model.quantizer import Quantizer
-from strop.model.rate import (
-    allocated_lengths,
-    lengths_for_mean,
-    shortest_within,
-    verified_lengths,
-)
 from strop.model.rate_head import CONFIDENCE, RateCurve, RateHead, check_confidence
 from strop.model.teacher import Teacher, load_teacher
 from strop.model.tokenizer_config import TokenizerConfig
@@ -190,6 +190,7 @@ class Tokenizer(nn.Module):
         `batch` is how many programs are interpreted at a time where that is needed.
         """
         rule.check(self.config)
+        interpret = partial(self._compute, self.engine.interpret)
         codes, log_errors, measured = [], [], []
         predicted: list[Tensor] = []
         quality: Tensor | None
@@ -204,7 +205,9 @@ class Tokenizer(nn.Module):
                     log_errors.append(encoding.log_error)
                 if rule.searches or rule.verify:
                     check_finite(encoding.predicted)
-                    measured.append(self._measured(encoding, rule, batch))
+                    measured.append(
+                        measured_lengths(rule, self.length_head, encoding, interpret, batch)
+                    )
         if not codes:
             raise ImageError("There are no images to encode.", "Give at least one.")
         check_finite(predicted[-1])
@@ -212,7 +215,10 @@ class Tokenizer(nn.Module):
         if measured:
             lengths, quality = (torch.cat(part) for part in zip(*measured, strict=True))
         else:
-            lengths, quality = self._lengths(torch.cat(predicted), log_error, rule), None
+            lengths = predicted_lengths(
+                rule, self.length_head, torch.cat(predicted), log_error, self.config.max_length
+            )
+            quality = None
         program = Program(
             codes=torch.cat(codes),
             lengths=lengths,
@@ -221,7 +227,7 @@ class Tokenizer(nn.Module):
             check=isinstance(rule.length, Tensor),
         )
         if quality is None:
-            quality = self._expected(log_error, lengths, rule.confidence)
+            quality = expected_quality(self.length_head, log_error, lengths, rule.confidence)
         return replace(program, quality=quality, check=False)
 
     @torch.no_grad()
@@ -238,7 +244,7 @@ class Tokenizer(nn.Module):
         of images reaches. It needs a model with a rate head.
         """
         check_confidence(confidence)
-        head = self._rate_head("a rate curve")
+        head = rate_head_of(self.length_head, "a rate curve")
         log_error = self.analyse(images, batch=batch).log_error
         assert log_error is not None
         return RateCurve(
@@ -332,7 +338,7 @@ class Tokenizer(nn.Module):
             lengths=encoding.lengths,
             codebook_size=self.config.quantizer.codes,
             model=self.identity.codes,
-            quality=self._expected(encoding.log_error, encoding.lengths),
+            quality=expected_quality(self.length_head, encoding.log_error, encoding.lengths),
         )
 
     def forward(self, pixel_values: Tensor) -> Encoding:
@@ -576,64 +582,6 @@ class Tokenizer(nn.Module):
     def _scaled_field(self, images: Tensor) -> Tensor:
         with self._autocast():
             return self.teacher(images).float() * self.config.teacher.scale
-
-    def _rate_head(self, what: str) -> RateHead:
-        if not isinstance(self.length_head, RateHead):
-            raise needs_rate_head(what)
-        return self.length_head
-
-    def _expected(
-        self, log_error: Tensor | None, lengths: Tensor, confidence: float | None = None
-    ) -> Tensor | None:
-        """The cosine similarity `(B,)` that lengths reach with that confidence, if known."""
-        if log_error is None:
-            return None
-        at = log_error[:, 0].gather(1, lengths[:, None] - 1)[:, 0]
-        return self._rate_head("a quality").expected(at, confidence or CONFIDENCE)
-
-    def _measured(self, encoding: Encoding, rule: LengthRule, batch: int) -> tuple[Tensor, Tensor]:
-        """Lengths `(B,)` found by interpreting prefixes, and the quality that they reach."""
-        images, capacity = encoding.codes.shape
-
-        def cosine(rows: Tensor, lengths: Tensor) -> Tensor:
-            similarities = [
-                F.cosine_similarity(
-                    self._compute(
-                        self.engine.interpret, encoding.codes[row], prefix_mask(length, capacity)
-                    ),
-                    encoding.field[row],
-                    dim=-1,
-                ).mean(dim=1)
-                for row, length in zip(rows.split(batch), lengths.split(batch), strict=True)
-            ]
-            return torch.cat(similarities)
-
-        if rule.verify:
-            quality = rule.quality or self._rate_head("verify").quality
-            assert encoding.log_error is not None
-            return verified_lengths(encoding.log_error[:, 0], quality, cosine)
-        every = torch.arange(1, capacity + 1, device=self.device).repeat(images)
-        rows = torch.arange(images, device=self.device).repeat_interleave(capacity)
-        reached = cosine(rows, every).view(images, capacity)
-        tolerance = TOLERANCE if rule.tolerance is None else rule.tolerance
-        lengths = shortest_within(1 - reached, tolerance)
-        return lengths, reached.gather(1, lengths[:, None] - 1)[:, 0]
-
-    def _lengths(self, predicted: Tensor, log_error: Tensor | None, rule: LengthRule) -> Tensor:
-        """Lengths `(B,)` int64 that need no interpretation."""
-        capacity = self.config.max_length
-        if rule.length is not None:
-            forced = torch.as_tensor(capacity if rule.length == "max" else rule.length)
-            forced = forced.to(predicted.device, torch.int64)
-            return forced if forced.ndim else forced.repeat(len(predicted))
-        if log_error is None:
-            if rule.mean_length is not None:
-                return lengths_for_mean(predicted, rule.mean_length, capacity)
-            return whole_lengths(predicted, capacity)
-        if rule.mean_length is not None:
-            return allocated_lengths(log_error[:, 1].exp(), rule.mean_length)
-        head = self._rate_head("a quality")
-        return head.shortest(log_error, rule.quality or head.quality, rule.confidence or CONFIDENCE)
 
     def _batches(self, images: Images, batch: int) -> Iterator[Tensor]:
         config = self.config
