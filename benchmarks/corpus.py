@@ -218,9 +218,8 @@ def reading(arguments: Arguments) -> None:
     torch.set_num_threads(1)
     found: dict[str, Any] = {"programs": arguments.count}
     with tempfile.TemporaryDirectory() as scratch:
-        real = store_of(
-            Path(scratch) / "real.lance", arguments, held_out(tokenizer, arguments), False
-        )
+        some = encoded(held_out(tokenizer, arguments)[:512], tokenizer)
+        real = store_of(Path(scratch) / "real.lance", arguments, tokenizer, some)
         path = Path(scratch) / "synthetic.lance"
         write_synthetic(path, real, arguments.count)
         store = strop.open_store(path, model=tokenizer)
@@ -415,9 +414,8 @@ def latency(arguments: Arguments) -> None:
     tokenizer = strop.load(arguments.model, device="cpu")
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        real = store_of(
-            Path(scratch) / "real.lance", arguments, held_out(tokenizer, arguments), False
-        )
+        some = encoded(held_out(tokenizer, arguments)[:512], tokenizer)
+        real = store_of(Path(scratch) / "real.lance", arguments, tokenizer, some)
         build_index(real)
         known = Index(real).vectors(np.arange(len(real)))
         for count in arguments.counts:
@@ -426,8 +424,7 @@ def latency(arguments: Arguments) -> None:
             store = strop.open_store(path, model=tokenizer)
             seconds = write_synthetic_index(store, Index(real), known)
             rows.append({"programs": count, "index_seconds": seconds, **_latency(store, real)})
-            print(rows[-1], flush=True)
-    keep("latency", tokenizer, {"rows": rows})
+            keep("latency", tokenizer, {"rows": rows})
 
 
 def write_synthetic_index(store: Store, like: Index, known: Tensor) -> float:
