@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tiny_training import K, smooth_pictures, tiny_config
+from tiny_training import K, smooth_pictures, tiny_config, tiny_fields, tiny_preset
 
 from strop.data import ScenesDataset
 from strop.data.subset import subset
@@ -17,6 +17,7 @@ from strop.model.rate_head import CONFIDENCES, QUALITIES, RateHead
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer
 from strop.training.lengths import Errors, calibrate, fit_head, measure, train_lengths
+from strop.training.loop import train
 
 WIDTH = 3
 
@@ -102,6 +103,15 @@ def test_without_steps_the_head_stays_and_is_calibrated(tokenizer):
     after = dict(tokenizer.length_head.named_parameters())
     assert all(torch.equal(weights[name], after[name]) for name in weights)
     assert tokenizer.about["lengths"] == "rate head calibrated on 30 images"
+
+
+def test_a_training_run_calibrates_its_rate_head():
+    config = LengthHeadConfig(kind="rate", hidden=(8,))
+    preset = tiny_preset(model=tiny_config(length_head=config), steps=3)
+    trained = train(preset, tiny_fields(64), device="cpu").tokenizer.length_head
+    assumed = RateHead(config, field_width=trained.last.in_features, length=K).margins
+    assert not torch.equal(trained.margins, assumed)
+    assert trained.margins.isfinite().all()
 
 
 def test_errors_are_those_of_the_interpreted_prefixes(tokenizer):
