@@ -30,9 +30,9 @@ from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.statistics import bootstrap
 
-MEMORIES = (32.0, 256.0)
+MEMORIES = (8.0, 32.0, 256.0)
 """Candidates for the weight, in coefficients, of the expected scale against what was coded."""
-ROUNDINGS = (0.4, 0.3, 0.2)
+ROUNDINGS = (0.4, 0.3, 0.2, 0.1)
 """Candidates for the share of a step that is rounded up: less than a half spends fewer bits."""
 MOST = 2048  # coefficients
 
@@ -184,7 +184,9 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--data", required=True, help="images to measure on")
     parser.add_argument("--programs", type=Path, help="their programs, if they are encoded already")
-    parser.add_argument("--fit", help="images to fit PCA on; without them only bytes are measured")
+    parser.add_argument(
+        "--fit", help="thousands of images to fit PCA on; without, only bytes are measured"
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 32, 64])
     args = parser.parse_args()
     tokenizer, prior = load(args.model), load_prior(args.model)
