@@ -88,7 +88,7 @@ def check_ranges(config: Any, where: str, least: float | None = None) -> None:
                 spans = [f"{_LIMITS[key][1]} {limit}" for key, limit in limits.items()]
                 raise ConfigError(
                     f"{where}.{field.name} is {_plain(value)!r:.60}.",
-                    f"Give a number {' and '.join(spans) or 'that is finite and smaller'}.",
+                    f"Give a number that is {' and '.join(spans) or 'finite and smaller'}.",
                 )
 
 

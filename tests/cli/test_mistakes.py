@@ -52,6 +52,7 @@ MISTAKES = [
     ("encode photos --quality 2", "A quality of 2.0 is outside (0, 1)."),
     ("encode photos --batch 0", "'--batch': Input should be greater than or equal to 1"),
     ("encode photos --mean-length 4 --length 3", "at most one"),
+    ("encode photos --as other", "--as is for a store. Name a store with -o STORE.lance."),
     # Devices.
     ("encode photos --device gpu", "There is no device 'gpu'. Give cpu or cuda."),
     ("encode photos --device cuda", "There is no GPU that torch can use here."),

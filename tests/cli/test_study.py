@@ -43,7 +43,7 @@ def test_json_on_stdout_is_what_was_written(run, model, tmp_path):
         (("nonsense",), 1, "There is no study 'nonsense'"),
         (("codes", "--pags", "3"), 2, "No such option: --pags"),
         (("codes", "--pages", "many"), 2, "Invalid value for '--pages'"),
-        (("codes", "--pages", "-1"), 1, "--pages is -1. Give a number at least 1."),
+        (("codes", "--pages", "-1"), 1, "--pages is -1. Give a number that is at least 1."),
         (("codes", "loose"), 2, "unexpected extra argument"),
         (("codes", "--edit", "remove"), 2, "Invalid value for '--edit'"),
     ],

@@ -35,7 +35,7 @@ from strop.cli.console import (
     progress_bars,
     say,
 )
-from strop.errors import FormatError, ModelError, StropError
+from strop.errors import ConfigError, FormatError, ModelError, StropError
 from strop.files import atomic_path, format_tag
 from strop.images import read_square, save_image
 from strop.model.checkpoint import list_models
@@ -52,6 +52,7 @@ from strop.store.encode import SLICE, encode_corpus
 from strop.store.store import is_store
 
 FIELD_FORMAT = 1
+STORES: dict[str, Any] = {"rich_help_panel": "Options for a store"}
 Programs = Annotated[Path, typer.Argument(help="A file written by `strop encode`.")]
 
 
@@ -96,9 +97,10 @@ def encode(
         typer.Option(help="With a search: cosine error accepted above the least; 0.01 by default."),
     ] = None,
     keep: Annotated[
-        str | None, typer.Option(help="Columns of the data that a store keeps: caption,label.")
+        str | None,
+        typer.Option(help="Columns of the data to keep: caption,label.", **STORES),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="Prefix of each key of a store.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix of each key.", **STORES)] = "",
     engine: Annotated[
         str,
         typer.Option(
@@ -107,23 +109,29 @@ def encode(
         ),
     ] = "torch",
     address: Annotated[
-        str | None, typer.Option(help='Address of a Ray cluster; "auto" finds it.')
+        str | None,
+        typer.Option(help='Address of a Ray cluster; "auto" finds it.', **STORES),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, help="Processes of the local engine. Default: one per core."),
+        typer.Option(
+            min=0, help="Worker processes. Default: one per core.", rich_help_panel=STORES
+        ),
     ] = None,
     version: Annotated[
-        str | None, typer.Option("--as", help="Add programs of another model to a store.")
+        str | None,
+        typer.Option("--as", help="Add programs of another model.", **STORES),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the programs of a store.")
+        bool, typer.Option("--overwrite", help="Replace the programs.", **STORES)
     ] = False,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Try to read rejected images again.")
+        bool,
+        typer.Option("--retry", help="Try to read rejected images again.", **STORES),
     ] = False,
     slice_size: Annotated[
-        int, typer.Option("--slice", min=1, help="Images that are committed to a store together.")
+        int,
+        typer.Option("--slice", min=1, help="Images committed together.", **STORES),
     ] = SLICE,
     batch: Batch = 32,
     device: Device = None,
@@ -163,6 +171,10 @@ def encode(
             batch=batch,
         )
         return
+    of_stores = {"keep": keep, "prefix": prefix, "address": address, "as": version}
+    of_stores |= {"overwrite": overwrite, "retry": retry}
+    if given := [f"--{name}" for name, value in of_stores.items() if value]:
+        raise ConfigError(f"{given[0]} is for a store.", "Name a store with -o STORE.lance.")
     output = None if target is None else Path(target)
     if output is not None:
         check_suffix(output, *SUFFIXES, ".lance")

@@ -94,6 +94,9 @@ def _model_folder(name: str) -> Path:
 def _list_all(as_json: bool) -> None:
     models = {name: read_config(find_folder(name))[0] for name in list_models()}
     presets = {name: load_preset(name) for name in preset_names()}
+    # Those on the bundled teacher, which need no download, come first.
+    first = sorted(presets, key=lambda name: presets[name].model.teacher.name != "tiny")
+    presets = {name: presets[name] for name in first}
     if as_json:
         print_json(
             {

@@ -257,7 +257,7 @@ def features(
     cache: Annotated[Path, typer.Option(*OUT, help="Output file.")],
     preset: Annotated[
         str, typer.Option(help="Preset whose teacher, size, fit, flips and views apply.")
-    ] = "strop-s-dinov3-s",
+    ] = "strop-xs",
     teacher: TeacherName = None,
     settings: Settings = None,
     workers: Workers = WORKERS,

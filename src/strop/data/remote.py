@@ -101,7 +101,9 @@ def _system(url: str) -> tuple[Any, str]:
         ) from error
     try:
         system, path = fsspec.url_to_fs(url)
-    except (ImportError, ValueError) as error:  # a protocol that is unknown or not installed
+    except ImportError as error:
+        raise DataError(f"{url} cannot be read ({error}).", "Install these packages.") from error
+    except ValueError as error:  # an unknown protocol
         raise DataError(f"{url} cannot be read ({error}).", "Check the address.") from error
     return system, path
 

@@ -150,7 +150,7 @@ class Store:
                 raise StoreError(
                     f"The model {self.info.model!r} of the store {self.path} cannot be loaded. "
                     f"{error.problem}",
-                    "Give it: open_store(path, model=strop.load(...)).",
+                    "Give the model: --model, or open_store(path, model=strop.load(...)).",
                 ) from error
         assert self._model is not None
         return self._model
