@@ -55,10 +55,11 @@ def test_options_of_transformers_are_taken(tokenizer, tmp_path):
     [
         lambda model: model.half(),
         lambda model: model.bfloat16(),
+        lambda model: model.double(),
         lambda model: model.to(torch.float16),
         lambda model: torch.nn.Sequential(model).half(),
     ],
-    ids=["half", "bfloat16", "to", "in a parent"],
+    ids=["half", "bfloat16", "double", "to", "in a parent"],
 )
 def test_casting_weights_is_refused(make_tokenizer, cast):
     tokenizer = make_tokenizer()
