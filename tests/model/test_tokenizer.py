@@ -473,7 +473,7 @@ def test_decode_refuses_what_it_cannot_show(tokenizer, make_tokenizer):
     [
         ({"image_size": 100}, r"image_size is 100. Give a multiple of 16"),
         ({"image_size": 0}, r"image_size is 0"),
-        ({"max_length": 0}, r"max_length is 0. Give a number that is above 0"),
+        ({"max_length": 0}, r"max_length is 0. Give a number above 0"),
         ({"generator": {"width": 30, "heads": 4}}, r"width .*30.* heads"),
         ({"generator": {"depth": 0}}, r"generator.depth is 0"),
         ({"interpreter": {"width": 30, "heads": 4}}, r"width .*30.* heads"),

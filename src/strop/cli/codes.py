@@ -114,9 +114,7 @@ def encode(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="Worker processes. Default: one per core.", rich_help_panel=STORES
-        ),
+        typer.Option(min=0, help="Worker processes. Default: one per core.", **STORES),
     ] = None,
     version: Annotated[
         str | None,
