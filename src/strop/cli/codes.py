@@ -169,8 +169,8 @@ def encode(
             batch=batch,
         )
         return
-    of_stores = {"keep": keep, "prefix": prefix, "address": address, "as": version}
-    of_stores |= {"overwrite": overwrite, "retry": retry}
+    of_stores: dict[str, Any] = {"keep": keep, "prefix": prefix, "address": address}
+    of_stores |= {"as": version, "overwrite": overwrite, "retry": retry}
     if given := [f"--{name}" for name, value in of_stores.items() if value]:
         raise ConfigError(f"{given[0]} is for a store.", "Name a store with -o STORE.lance.")
     output = None if target is None else Path(target)
