@@ -43,12 +43,13 @@ def main() -> None:
     squares = torch.cat(images)[: arguments.images]
     chunks = squares.split(50)
     reference = Program.cat([exact.encode(chunk) for chunk in chunks])
-    quality = _r2(exact, chunks, reference)
+    fields = [exact.field(chunk) for chunk in chunks]
+    quality = _r2(exact, fields, reference)
     result: dict[str, Any] = {
         "data": dataset.name,
         "images": len(squares),
         "active_tokens": int(reference.active.sum()),
-        "close_margins": _close_margins(exact, chunks, reference),
+        "close_margins": _close_margins(exact, fields, reference),
         "r2": quality.mean().item(),
     }
     for precision in PRECISIONS:
@@ -60,7 +61,7 @@ def main() -> None:
         program = Program.cat([fast.encode(chunk.to(where)).to("cpu") for chunk in chunks])
         seconds = time.perf_counter() - began
         same = program.codes == reference.codes
-        cost = quality - _r2(exact, chunks, program)
+        cost = quality - _r2(exact, fields, program)
         changed = ~(same | ~reference.active).all(dim=1)
         result[precision] = {
             "codes": same[reference.active].float().mean().item(),
@@ -80,29 +81,25 @@ def main() -> None:
 
 
 @torch.no_grad()
-def _r2(tokenizer: Tokenizer, chunks: tuple[Tensor, ...], program: Program) -> Tensor:
+def _r2(tokenizer: Tokenizer, fields: list[Tensor], program: Program) -> Tensor:
     """R² of each program, interpreted exactly, to the exact field of its image."""
     found: list[Tensor] = []
-    start = 0
-    for chunk in chunks:
-        field = tokenizer.field(chunk)
-        interpreted = tokenizer.interpret(program[start : start + len(chunk)])
-        found += [r2(*pair) for pair in zip(interpreted.split(1), field.split(1), strict=True)]
-        start += len(chunk)
+    for field in fields:
+        part = tokenizer.interpret(program[len(found) : len(found) + len(field)])
+        found += [r2(*pair) for pair in zip(part.split(1), field.split(1), strict=True)]
     return torch.stack(found)
 
 
 @torch.no_grad()
 def _close_margins(
-    tokenizer: Tokenizer, chunks: tuple[Tensor, ...], program: Program
+    tokenizer: Tokenizer, fields: list[Tensor], program: Program
 ) -> dict[str, float]:
     """The share of active tokens whose two nearest codes are almost equally near."""
     margins = []
-    for chunk in chunks:
-        raw = tokenizer.generator(tokenizer.field(chunk) * tokenizer.config.teacher.scale)
-        similarity = tokenizer.quantizer(raw).similarity
-        best, second = similarity.topk(2, dim=-1).values.unbind(-1)
-        margins.append(2 * (best - second))  # of unit vectors
+    for field in fields:
+        raw = tokenizer.generator(field * tokenizer.config.teacher.scale)
+        best, second = tokenizer.quantizer(raw).similarity.topk(2, dim=-1).values.unbind(-1)
+        margins.append(2 * (best - second))  # the squared distance of unit vectors
     margin = torch.cat(margins)[program.active]
     return {"below": CLOSE, "share": (margin < CLOSE).float().mean().item()}
 

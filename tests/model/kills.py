@@ -11,6 +11,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,26 @@ from strop.model.checkpoint import load_folder
 from strop.model.tokenizer import Tokenizer
 
 
-def kill_savers(models: list[Tokenizer], folder: Path, kills: int, seed: int = 0) -> dict[str, Any]:
-    """Counts: kills, kills in the middle of a save, models lost, most temporaries left at once."""
+def kill_savers(
+    models: list[Tokenizer],
+    folder: Path,
+    kills: int,
+    seed: int = 0,
+    note: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> dict[str, Any]:
+    """Counts: kills, kills in the middle of a save, models lost, most temporaries left at once.
+
+    `note` is given the counts so far, now and then.
+    """
     draw = random.Random(seed)
     states = [model.state_dict() for model in models]
     models[0].save_pretrained(folder)
     seconds = _seconds_of_a_save(models, folder)
-    found = {"kills": kills, "unfinished": 0, "lost": 0, "temporaries": 0}
+    found = {"kills": 0, "unfinished": 0, "lost": 0, "temporaries": 0}
     whole = len(list(folder.iterdir()))
-    for _ in range(kills):
+    for number in range(kills):
+        if number % 50 == 0:
+            note(found)
         child = os.fork()
         if child == 0:
             _sweep.cache_clear()  # as in a new process
@@ -44,6 +57,7 @@ def kill_savers(models: list[Tokenizer], folder: Path, kills: int, seed: int = 0
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         left = len(list(folder.iterdir())) - whole
+        found["kills"] += 1
         found["unfinished"] += left > 0
         found["temporaries"] = max(found["temporaries"], left)
         try:
@@ -74,8 +88,8 @@ def main() -> None:
         torch.manual_seed(seed)
         models.append(Tokenizer(load_preset("strop-nano").model))
     with tempfile.TemporaryDirectory() as folder:
-        found = kill_savers(models, Path(folder) / "model", int(sys.argv[1]))
-    write_json(sys.argv[2], "benchmark", 1, found)
+        write = partial(write_json, sys.argv[2], "benchmark", 1)
+        write(kill_savers(models, Path(folder) / "model", int(sys.argv[1]), note=write))
 
 
 if __name__ == "__main__":
