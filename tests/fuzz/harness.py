@@ -87,14 +87,20 @@ def _add(tally: Tally, part: dict[str, object]) -> None:
 
 
 def _watch(child: int, watched: mmap.mmap) -> str:
-    """Wait for a child; kill it if one input takes too long. What went wrong, or nothing."""
+    """Wait for a child; kill it if one input takes too long. What went wrong, or nothing.
+
+    Time in which this process does not run either, as on a machine that sleeps, does not count.
+    """
+    seed, waited, last = None, 0.0, time.monotonic()
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             signalled = os.WIFSIGNALED(status)
             return f"killed by signal {os.WTERMSIG(status)}" if signalled else ""
-        _, begun = struct.unpack_from("<qd", watched)
-        if begun and time.monotonic() - begun > 6 * SECONDS:  # other work may slow the machine
+        now, running = time.monotonic(), struct.unpack_from("<qd", watched)
+        waited = waited + min(now - last, 1) if running == seed else 0.0
+        seed, last = running, now
+        if waited > 6 * SECONDS and running[1]:  # other work may slow the machine
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return f"still running after {6 * SECONDS} s"
