@@ -528,7 +528,7 @@ def corpus_engines() -> str:
     images = max(run["images"] for run in result("corpus/engines")["runs"])
     return (
         f"Images per second with `photos` on two CPU cores, {images:,} JPEG files of 256 x 256. "
-        "Each ratio is of one run, without the time to start:\n\n"
+        "Each ratio was measured in one run, without startup time:\n\n"
         + table(["", "relative to", "ratio"], rows)
     )
 

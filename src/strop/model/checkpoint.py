@@ -60,7 +60,7 @@ def load(
     """Load a model by name: bundled (`scenes`), a folder, or a hub id (`someone/their-strop`).
 
     device  where to put it; by default a GPU if there is one, or a CPU for the other engines
-    engine  what computes: "torch", or on a CPU "onnx" or "openvino", which are faster there
+    engine  what computes: "torch"; on a CPU also "onnx" or "openvino", which are faster
     verify  compare the weights with the digest in `config.json`
 
     The other options are those of `huggingface_hub.snapshot_download`.

@@ -89,7 +89,7 @@ def encode_corpus(
     keep        columns of the data that the store keeps
     prefix      put before each key
     version     add programs of another model to the store
-    overwrite   replace the programs that the store has
+    overwrite   replace existing programs
     retry       try to read rejected images again
     slice_size  images in a slice, which is committed as a whole
     rule        how lengths are chosen
