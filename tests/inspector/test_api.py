@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import copy
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -16,11 +18,16 @@ from serving import base64_file, image_file, served
 
 import strop
 from strop.data import ScenesDataset
+from strop.data.samples import photograph, squares
 from strop.images import read_image
 from strop.inspector import gallery as galleries
 from strop.inspector.engine import Engine
 from strop.inspector.messages import ProgramJson
 from strop.metrics import cosine, r2, r2_centred
+from strop.model.length_head import LengthHeadConfig
+from strop.model.rate_head import CONFIDENCE
+from strop.store.encode import encode_corpus
+from strop.store.store import open_store
 
 
 def post(client, path, **body):
@@ -169,13 +176,77 @@ def test_code_pages_list_all_occurrences(client, tokenizer, gallery, address):
     assert torch.allclose(torch.tensor(first["map"]), expected, atol=1e-4)
 
 
-def test_the_default_gallery_is_rendered(tokenizer, monkeypatch):
+def test_the_default_gallery_of_a_model_of_scenes_is_rendered(tokenizer, monkeypatch):
     monkeypatch.setattr(galleries, "SCENES", 2)
-    gallery = galleries.Gallery(Engine(tokenizer))
+    model = copy.copy(tokenizer)
+    model.about = {"data": "scenes:?n=100"}
+    gallery = galleries.Gallery(Engine(model))
     gallery.wait()
     assert [image.name for image in gallery.images] == ["scene 0", "scene 1"]
     expected = tokenizer.encode(ScenesDataset(2, size=64).images(range(2)))
     assert strop.Program.cat([image.program for image in gallery.images]) == expected
+
+
+def test_the_default_gallery_of_other_models_holds_photographs(tokenizer):
+    gallery = galleries.Gallery(Engine(tokenizer))
+    gallery.wait()
+    expected = squares(tokenizer.config.image_size)
+    assert [image.name for image in gallery.images] == list(expected)
+    assert gallery.images[0].program == tokenizer.encode(expected["china-427-0-0"])
+
+
+def test_samples_are_the_photographs(client):
+    facts = client.get("/api/model").json()
+    assert (facts["samples"], facts["sees_scenes"], facts["store"]) == (
+        ["china.jpg", "flower.jpg"],
+        False,
+        None,
+    )
+    found = client.get("/api/samples/1").json()
+    assert found["name"] == "flower.jpg"
+    assert torch.equal(picture(found["image"]).permute(2, 0, 1), photograph("flower.jpg"))
+    assert client.get("/api/samples/2").status_code == 422
+
+
+def test_scores_have_a_floor(client, tokenizer, images, encoded):
+    found = post(client, "interpret", program=encoded["program"], image=encoded["image"])
+    field = tokenizer.field(images[0])
+    flat = field.mean(dim=1, keepdim=True).expand_as(field)
+    assert found["scores"]["floor"] == pytest.approx(cosine(flat, field).item(), abs=1e-4)
+
+
+def test_a_store_is_searched(make_tokenizer, images, gallery, tmp_path):
+    rated = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(32,)))
+    path = tmp_path / "images.lance"
+    encode_corpus(str(gallery), path, model="rated", tokenizer=rated, workers=0)
+    store = open_store(path, model=rated)
+    with (
+        served(rated, gallery=gallery, store=store) as address,
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+        assert client.get("/api/model").json()["store"] == {"path": "images.lance", "programs": 4}
+        image = base64_file(images[2])
+        made = post(client, "encode", image=image)
+        curve = rated.rate_curve(images[2], confidence=CONFIDENCE).cosine[0]
+        assert made["expected"] == pytest.approx(curve.tolist(), abs=1e-5)
+        found = post(client, "search", image=image, k=2, region=[0, 0, 32, 32])
+        assert [hit["row"] for hit in found["hits"]] == [
+            hit.row for hit in store.search(images[2], k=2, region=(0, 0, 32, 32)).hits
+        ]
+        assert all(0 <= value <= 1 for hit in found["hits"] for value in hit["region"])
+        assert (len(found["hits"]), found["total"], found["unindexed"]) == (2, 4, 0)
+        row = client.get("/api/rows/2").json()
+        assert row["name"] == store.keys[2]
+        assert client.get("/api/rows/4").status_code == 422
+        for wrong in ({}, {"codes": "seventeen"}, {"image": image, "without": [99]}):
+            answer = client.post("/api/search", json=wrong)
+            assert answer.status_code == 422
+            assert answer.json()["remedy"]
+
+
+def test_without_a_store_a_search_says_how_to_open_one(client):
+    answer = client.post("/api/search", json={"codes": "3"})
+    assert (answer.status_code, "--store" in answer.json()["remedy"]) == (422, True)
 
 
 def test_programs_round_trip_through_files(client, encoded, tmp_path):
