@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import strop.optional
@@ -10,4 +11,5 @@ from strop.errors import StoreError
 
 def require(package: str) -> Any:
     """The module `package`; `StoreError` with the install line if it is not installed."""
+    os.environ.setdefault("LANCE_LOG", "error")  # it warns that a new store does not exist yet
     return strop.optional.require(package, StoreError)
