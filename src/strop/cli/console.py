@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.text import Text
 
 from strop.errors import DataError, FormatError, ModelError, ProgramError, StropError
-from strop.listing import expand
 from strop.pool import cores
 from strop.progress import Progress, bars
 
@@ -114,6 +113,8 @@ def check_suffix(output: Path, *suffixes: str) -> None:
 
 def check_writable(output: Path, *, folder: bool = False) -> None:
     """Raise before the work if `output` cannot be written; nothing is created."""
+    from strop.listing import expand  # it imports torch
+
     expand(output)
     if output.exists() and output.is_dir() != folder:
         raise DataError(
