@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from strop.pool import Pool
+
+LARGE = 3_000_000  # bytes, more than a pipe holds
 SCRIPT = """
 import time
 from strop.pool import Pool
@@ -41,3 +44,10 @@ def test_workers_of_a_killed_process_end():
     while any(map(alive, workers)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(alive, workers))
+
+
+def test_large_tasks_and_large_results_do_not_block_each_other():
+    pool = Pool(bytes, 2)
+    tasks = (bytes([number]) * LARGE for number in range(12))
+    assert [result[:1] for result in pool.map(tasks, 8)] == [bytes([n]) for n in range(12)]
+    pool.close()

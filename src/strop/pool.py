@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from strop.errors import DataError
@@ -171,11 +173,12 @@ def _work(
 
     # Parallelism comes from the processes. Threads would not be safe after a fork.
     torch.set_num_threads(1)
-    while True:
-        try:
-            task = pipe.recv()
-        except (EOFError, ConnectionError):
-            return
+    tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
+    # If it did not receive while it sends, a worker with a large result and a parent with a large
+    # task would wait for each other.
+    threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
+    while (received := tasks.get()) is not None:
+        (task,) = received
         try:
             answer = (False, job(task))
         except Exception:
@@ -184,6 +187,16 @@ def _work(
             pipe.send(answer)
         except (BrokenPipeError, ConnectionError):
             return
+
+
+def _receive(pipe: Connection[Any, Any], tasks: SimpleQueue[tuple[Any] | None]) -> None:
+    try:
+        while True:
+            tasks.put((pipe.recv(),))
+    except (EOFError, ConnectionError):
+        pass
+    finally:
+        tasks.put(None)
 
 
 def _stop(pipes: list[Connection[Any, Any]], processes: list[BaseProcess]) -> None:

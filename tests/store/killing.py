@@ -1,6 +1,6 @@
 """Kill encoders at random moments, let the same command go on, and compare the stores.
 
-    python tests/store/killing.py --moments 50 --out benchmarks/results/corpus_kills.json
+    python tests/store/killing.py --moments 50 --out benchmarks/results/corpus/kills.json
 
 Drivers are forked from this process, which therefore never uses Lance or Ray itself.
 """
@@ -230,7 +230,9 @@ def measure(
     """Kill drivers and workers of the engines: what was lost, doubled or different."""
     data = folder / "data"
     write_data(data, images)
-    options = {"model": model, "slice_size": 2}
+    tokenizer = strop.load(model, device="cpu")
+    assert tokenizer.identity  # loads the teacher: drivers are killed at work, not at imports
+    options = {"model": model, "tokenizer": tokenizer, "slice_size": 2}
 
     def local(store: str) -> None:
         encode_corpus(str(data), store, workers=2, **options)

@@ -34,8 +34,9 @@ def assert_nothing_is_lost(found: dict[str, int]) -> None:
     assert [found.get(name, 0) for name in wrong] == [0] * 5
 
 
-def test_local_encoders_that_are_killed_lose_nothing(tmp_path, model):
-    found = kill(tmp_path, model, 8, "--engine", "local", "--images", "24")
+@pytest.mark.parametrize("moments", [4, pytest.param(16, marks=pytest.mark.slow)])
+def test_local_encoders_that_are_killed_lose_nothing(tmp_path, model, moments):
+    found = kill(tmp_path, model, moments, "--engine", "local", "--images", "24")
     for victim in ("driver", "worker"):
         assert_nothing_is_lost(found["local"][victim])
 

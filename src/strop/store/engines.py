@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from queue import Queue
 from typing import Any, TypeVar
 
@@ -140,14 +141,14 @@ def _map(work: Any, tasks: Iterable[Task], workers: int) -> Iterator[Any]:
     its process is rejected.
     """
     waiting: deque[Task] = deque()  # drawn, but without a result
-    left = _drawn(tasks, waiting)
+    left = _drawn(tasks, waiting)  # `yield from` would close it with the first pool
     deaths = 0
     while True:
         again = list(waiting)
         with _fork_quietly():
             pool: Pool[Task, Any] = Pool(work, workers, default_context())
         try:
-            for result in pool.map(_chain(again, left), _AHEAD * max(workers, 1)):
+            for result in pool.map(chain(again, left), _AHEAD * max(workers, 1)):
                 waiting.popleft()
                 deaths = 0
                 yield result
@@ -165,11 +166,6 @@ def _drawn(tasks: Iterable[Task], waiting: deque[Task]) -> Iterator[Task]:
     for task in tasks:
         waiting.append(task)
         yield task
-
-
-def _chain(again: list[Task], left: Iterator[Task]) -> Iterator[Task]:
-    yield from again
-    yield from left
 
 
 def _one_by_one(work: Any, task: Task) -> Any:
