@@ -25,7 +25,12 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 REPORT = ROOT / "research" / "report"
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(REPORT.glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "SECURITY.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(REPORT.glob("*.md")),
+]
 
 
 def result(name: str) -> dict[str, Any]:
@@ -193,10 +198,32 @@ def agreement() -> str:
         ]
         for precision in ("fp16", "bf16", "fp32")
     ]
+    cpu = result("agreement_cpu")
+    costs = [
+        [f"`{each}`", f"{cpu[each]['codes']:.1%}", f"{cpu[each]['r2_cost']:.4f}"]
+        for each in ("fp16", "bf16")
+    ]
+    close = cpu["close_margins"]
     return (
         f"STROP-S on one {found['machine']['device']} and {found['images']} held-out photographs, "
         "compared with fp32 on a CPU:\n\n"
         + table(["`tok.precision`", "equal active codes", "equal lengths"], rows)
+        + f"\n\nThe bundled `photos` on a CPU and {cpu['images']} photographs, where "
+        f"{close['share']:.0%} of the active tokens are closer than {close['below']:g} to a second "
+        "code:\n\n" + table(["`tok.precision`", "equal active codes", "loss of R²"], costs)
+    )
+
+
+def damage() -> str:
+    """How many damaged inputs and killed saves were tested."""
+    fuzz, kills = result("fuzz"), result("kills")
+    targets = fuzz["targets"].values()
+    return (
+        f"A long run fed {fuzz['inputs']:,} damaged inputs to {len(targets)} readers: "
+        f"{sum(each['refused'] for each in targets):,} were refused, "
+        f"{sum(each['accepted'] for each in targets):,} were read, and {fuzz['findings']} broke "
+        f"the bounds of 10 s and 2 GB. Of {kills['kills']:,} saves of a model that were killed, "
+        f"{kills['unfinished']:,} had not finished; {kills['lost']} lost a model."
     )
 
 
@@ -764,6 +791,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "scaling": scaling,
     "encoders": encoders,
     "agreement": agreement,
+    "damage": damage,
     "loading": loading,
     "training_speed": training_speed,
     "photos": partial(bundled, "photos", brief=True),

@@ -28,6 +28,7 @@ def test_exact_products_are_not_tf32_and_settings_come_back():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_fp32_on_a_gpu_gives_the_codes_of_a_cpu(make_tokenizer, images):
     exact = make_tokenizer()
     expected = exact.encode(images, length="max").codes

@@ -12,7 +12,7 @@ import itertools
 import json
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,23 @@ def of_tokenizer(config: Any, model: Any, teacher: str, known: TensorDigests) ->
     )
 
 
+_LEGACY_HEADS = ((1024, 128), ())
+"""Hidden widths of the length heads of 0.1.0: as trained, and as fitted afterwards."""
+
+
+def legacy_fingerprints(config: Any, codebook: Tensor) -> set[str]:
+    """What strop 0.1.0 may have written into programs of a model.
+
+    Its digest included the length head, which may have been replaced since: codes stay the same.
+    """
+    head = config.length_head
+    heads = [
+        head,
+        *(replace(head, kind="paper", fixed=None, hidden=each) for each in _LEGACY_HEADS),
+    ]
+    return {legacy_fingerprint(replace(config, length_head=each), codebook) for each in heads}
+
+
 def legacy_fingerprint(config: Any, codebook: Tensor) -> str:
     """What strop 0.1.0 wrote into programs: a digest of the config and the codebook alone."""
     values = to_dict(config)
@@ -164,10 +181,7 @@ def legacy_fingerprint(config: Any, codebook: Tensor) -> str:
         del kept["quantizer"]["centred"]
     kept["interpreter"]["joint"] = False
     head = config.length_head
-    kept["length_head"] = {
-        "hidden": list(getattr(head, "widths", head.hidden)),
-        "fixed": head.fixed,
-    }
+    kept["length_head"] = {"hidden": list(head.widths), "fixed": head.fixed}
     kept["teacher"] = {"name": "", **{key: values["teacher"][key] for key in ("width", "scale")}}
     kept["decoder"] = None
     content = json.dumps(kept, sort_keys=True).encode()

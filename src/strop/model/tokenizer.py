@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from strop.device import exact_products
 from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError
 from strop.files import PathLike
-from strop.identity import Identity, TensorDigests, legacy_fingerprint, of_tokenizer
+from strop.identity import Identity, TensorDigests, legacy_fingerprints, of_tokenizer
 from strop.model.decoder import Decoder
 from strop.model.encoding import Encoding, check_finite
 from strop.model.generator import Generator
@@ -594,7 +594,7 @@ class Tokenizer(nn.Module):
 
     def wrote(self, model: str) -> bool:
         """Whether programs that carry `model` are of this model. It never loads the teacher."""
-        return self._known_identity().wrote(model) or model == legacy_fingerprint(
+        return self._known_identity().wrote(model) or model in legacy_fingerprints(
             self.config, self.quantizer.codebook
         )
 

@@ -71,9 +71,9 @@ def test_a_seed_decides_everything_and_leaves_the_callers_chance_alone():
     assert not torch.equal(first["readout.linear.weight"], other["readout.linear.weight"])
 
 
-def test_the_transformer_learns_at_its_own_rate():
+def test_the_interpreter_learns_at_its_own_rate():
     tokens = Tokens(torch.randn(4, 3, 6), torch.ones(4, 3, dtype=torch.bool))
-    probe = make_probe(tokens, 1, Head(sequence_rate=0.25), locations=2, sequence=True)
+    probe = make_probe(tokens, 1, Head(interpreter_rate=0.25), locations=2, sequence=True)
     assert probe.rates == {probe.reader: 0.25, probe.readout: 1.0}
     plain = make_probe(tokens, 1, Head(), locations=2)
     assert set(plain.rates.values()) == {1.0}
