@@ -477,7 +477,7 @@ def corpus_head() -> str:
     ]
     header = ["features", "mIoU", "on disk", "time to read, relative to the teacher"]
     return (
-        f"`photos` on VOC 2012, {found[0]['images']:,} images for training and testing together, "
+        f"`scenes` on {found[0]['images']:,} rendered scenes for training and testing together, "
         "on a CPU. The teacher's features would be kept in half precision; they are computed from "
         f"decoded images here.\n\n{table(header, rows)}"
     )
@@ -666,6 +666,7 @@ def corpus_kills() -> str:
             *(str(found[engine][victim][name]) for name in names),
         ]
         for engine in ("local", "ray")
+        if engine in found
         for victim in ("driver", "worker")
     ]
     return (

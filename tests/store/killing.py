@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 import strop
-from strop.files import write_json
+from strop.files import read_json, write_json
 from strop.images import save_image
 from strop.store.encode import encode_corpus
 from strop.store.report import check
@@ -237,7 +237,7 @@ def measure(
     def local(store: str) -> None:
         encode_corpus(str(data), store, workers=2, **options)
 
-    results: dict[str, object] = {"images": images, "moments": moments}
+    results: dict[str, object] = {"images": images}
     expected, seconds = undisturbed(local, folder / "whole.lance")
 
     def both(job: Job, workers: Callable[[int], list[int]]) -> dict[str, object]:
@@ -277,7 +277,9 @@ def main() -> None:
     engines = options.engine or ["local", "ray"]
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), options.model, engines, options.moments, options.images)
-    write_json(options.out, "benchmark", 1, found)
+    known = read_json(options.out, "benchmark", 1) if options.out.is_file() else {}
+    known.pop("format", None)
+    write_json(options.out, "benchmark", 1, {**known, **found})  # other engines keep their place
 
 
 if __name__ == "__main__":
