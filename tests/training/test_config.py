@@ -100,6 +100,9 @@ def test_unknown_names_and_keys_come_with_a_suggestion(tmp_path):
     own.write_text("steps = = 3")
     with pytest.raises(ConfigError, match="TOML"):
         load_preset(str(own))
+    own.write_text(f"extends = '{'[' * 2000}'")
+    with pytest.raises(ConfigError, match="name of a preset cannot be looked up"):
+        load_preset(str(own))
     own.write_text("extends = 3")
     with pytest.raises(ConfigError, match="extends"):
         load_preset(str(own))

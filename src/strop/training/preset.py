@@ -97,7 +97,9 @@ def _tables(name: str, below: tuple[str, ...]) -> dict[str, Any]:
             "Remove one `extends`.",
         )
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
-    if not path.is_file():
+    with parsing(ConfigError, "The name of a preset cannot be looked up", "Give a shorter one."):
+        found = path.is_file()
+    if not found:
         known = preset_names()
         hint = did_you_mean(name, known)
         raise ConfigError(
