@@ -141,7 +141,7 @@ def _map(work: Any, tasks: Iterable[Task], workers: int) -> Iterator[Any]:
     its process is rejected.
     """
     waiting: deque[Task] = deque()  # drawn, but without a result
-    left = _drawn(tasks, waiting)  # `yield from` would close it with the first pool
+    left = _drawn(tasks, waiting)  # outlives each pool: `chain` does not close it
     deaths = 0
     while True:
         again = list(waiting)
