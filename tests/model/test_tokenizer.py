@@ -587,3 +587,10 @@ def test_other_types_than_fields_and_programs_are_refused(tokenizer, program):
         tokenizer.decode([program])
     with pytest.raises(ProgramError, match="A Tensor is not a program"):
         tokenizer.interpret(program.codes)
+
+
+def test_an_unknown_precision_is_refused(make_tokenizer):
+    tokenizer = make_tokenizer()
+    with pytest.raises(ModelError, match="Set one of fp32, fp16, bf16"):
+        tokenizer.precision = "fp8"
+    assert tokenizer.precision is None

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,7 @@ class Tokenizer(nn.Module):
         super().__init__()
         self.config = config
         self.about = about or {}
-        self.precision: Precision | None = None
+        self._precision: Precision | None = None
         self.engine = ModelEngine()
         self._teacher_digest = teacher_digest
         self._digests = TensorDigests()
@@ -84,6 +84,18 @@ class Tokenizer(nn.Module):
         self.__dict__.update(_teacher=None, _teacher_has_name=False)
         if teacher is not None:
             self._adopt(teacher)
+
+    @property
+    def precision(self) -> Precision | None:
+        """The precision of products: "fp32", "fp16", "bf16", or None for the device's default."""
+        return self._precision
+
+    @precision.setter
+    def precision(self, precision: Precision | None) -> None:
+        known = get_args(Precision)
+        if precision is not None and precision not in known:
+            raise ModelError(f"precision is {precision!r}.", f"Set one of {', '.join(known)}.")
+        self._precision = precision
 
     @property
     def device(self) -> torch.device:
