@@ -70,13 +70,14 @@ MISTAKES = [
     # Outputs.
     (
         "encode photos -o programs.csv",
-        "programs.csv has another suffix. Name it .parquet or .jsonl",
+        "programs.csv has an unsupported suffix. Name it .parquet or .jsonl",
     ),
     ("encode photos -o empty/../tars", "is not a store. Name a file ending in .parquet or .jsonl"),
     ("interpret programs.jsonl -o f.npy", "Name it .safetensors."),
     ("encode photos -o locked/programs.parquet", "locked is not writable."),
     ("train strop-xs --data photos -o notes.txt", "notes.txt is a file. Name a folder."),
     ("train-decoder photos --data photos", "photos is not a folder to write back to."),
+    ("train-decoder phots --data photos", "There is no model 'phots'"),
     ("inspect photos --no-browser --host 0.0.0.0", "Give --token with a secret"),
     # Missing packages.
     ("inspect photos --no-browser", "pip install 'strop[inspect]'", "fastapi"),

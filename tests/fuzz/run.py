@@ -17,6 +17,8 @@ import os
 import sys
 from pathlib import Path
 
+os.environ["OMP_NUM_THREADS"] = "1"  # threads of OpenMP do not survive a fork
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "inspector")]
 

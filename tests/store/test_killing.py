@@ -76,7 +76,7 @@ def test_ray_writes_the_rows_of_one_process(photos, tmp_path, model):
     ray = pytest.importorskip("ray")
     paths = [str(tmp_path / f"{name}.lance") for name in ("ray", "local")]
     try:
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
         report = encode_corpus(str(photos), paths[0], model=model, engine="ray", slice_size=8)
     finally:
         ray.shutdown()

@@ -201,6 +201,8 @@ def test_a_path_under_a_file_is_a_named_error(tmp_path):
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path)
+    with pytest.warns(UserWarning, match="no checkpoint in .*: a new run starts"):
+        train(tiny_preset(steps=2), tiny_fields(60), out=tmp_path / "new", resume=True)
     with pytest.raises(TrainingError, match=r"already holds a run.*--resume"):
         train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path)
 

@@ -107,7 +107,7 @@ def check_suffix(output: Path, *suffixes: str) -> None:
     """Raise if the name of an output file does not end in one of `suffixes`."""
     if output.suffix.lower() not in suffixes:
         raise FormatError(
-            f"The output {output} has another suffix.", f"Name it {' or '.join(suffixes)}."
+            f"The output {output} has an unsupported suffix.", f"Name it {' or '.join(suffixes)}."
         )
 
 

@@ -36,17 +36,19 @@ def info(store: StorePath, version: Version = None, as_json: Json = False) -> No
     if as_json:
         print_json({**facts, "rejected": rejects})
         return
-    out.print(f"{facts['store']}: {facts['programs']:,} programs of {facts['model']}")
-    out.print(f"  K = {facts['capacity']}, {facts['codebook_size']:,} codes, {facts['identity']}")
-    out.print(f"  columns: {', '.join(facts['columns'])}")
+    lines = [
+        f"{facts['store']}: {facts['programs']:,} programs of {facts['model']}",
+        f"  K = {facts['capacity']}, {facts['codebook_size']:,} codes, {facts['identity']}",
+        f"  columns: {', '.join(facts['columns'])}",
+    ]
     if facts["programs"]:
         size = f"{facts['bytes'] / 2**20:,.1f} MiB in {facts['fragments']:,} files"
-        out.print(f"  size: {size}, {facts['bytes_per_image']} bytes an image")
+        lines.append(f"  size: {size}, {facts['bytes_per_image']} bytes an image")
     for name in ("length", "quality"):
         if facts[name]:
-            out.print(f"  {name}: {_spread(facts[name])}")
-    out.print(f"  indexed: {facts['indexed']:,}")
-    out.print(f"  rejects: {facts['rejects']:,}")
+            lines.append(f"  {name}: {_spread(facts[name])}")
+    lines += [f"  indexed: {facts['indexed']:,}", f"  rejects: {facts['rejects']:,}"]
+    out.print("\n".join(lines), soft_wrap=True)
     for row in rejects[:10]:
         complain("rejected", f"{row['key']}: {row['reason']}")
     if len(rejects) > 10:

@@ -33,7 +33,7 @@ from strop.config import flatten, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError, did_you_mean
 from strop.files import exclusive
-from strop.model.checkpoint import list_models, load
+from strop.model.checkpoint import find_folder, list_models, load
 from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import LOGS, Callback
 from strop.training.decoder_training import train_decoder as fit_decoder
@@ -198,6 +198,8 @@ def train_lengths(
 
 def _lock_folder(context: typer.Context, model: str, folder: Path | None) -> None:
     """Lock the folder that the model is written to until the command ends."""
+    if folder is None and not Path(model).is_dir() and model not in list_models():
+        find_folder(model)  # raises for what is no model
     if folder is None and (model in list_models() or not Path(model).is_dir()):
         raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
     context.with_resource(exclusive(folder or model))

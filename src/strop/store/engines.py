@@ -246,7 +246,8 @@ def encode_with_ray(
     """
     ray = require("ray")
     if not ray.is_initialized():
-        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        # Without an address, Ray would connect to any cluster that it finds on this machine.
+        ray.init(address=address or "local", log_to_driver=False, include_dashboard=False)
     resources = ray.cluster_resources()
     gpus = resources.get("GPU", 0) > 0
     share = {"num_gpus": 1} if gpus else {"num_cpus": 1}

@@ -105,11 +105,14 @@ def open_run(folder: Path, *, resume: bool, kind: str = _KIND) -> Checkpoint | N
         distributed.wait_for_all()
         return None
     checkpoint, problems = latest_checkpoint(folder / "checkpoints", kind)
+    first = distributed.this_process().first
+    if checkpoint is None and not problems and first:
+        warnings.warn(f"There is no checkpoint in {folder}: a new run starts.", stacklevel=3)
     if checkpoint is None and problems:
         raise TrainingError(
             f"No checkpoint in {folder} is complete. {problems[0]}", "Start the run again."
         )
-    if checkpoint is not None and problems and distributed.this_process().first:
+    if checkpoint is not None and problems and first:
         warnings.warn(f"{problems[0]} Continuing from {checkpoint.path}.", stacklevel=3)
     return checkpoint
 
