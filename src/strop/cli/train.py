@@ -198,8 +198,8 @@ def train_lengths(
 
 def _lock_folder(context: typer.Context, model: str, folder: Path | None) -> None:
     """Lock the folder that the model is written to until the command ends."""
-    if folder is None and not Path(model).is_dir() and model not in list_models():
-        find_folder(model)  # raises for what is no model
+    if not Path(model).is_dir() and "/" not in model:
+        find_folder(model)  # raises unless it is a bundled model
     if folder is None and (model in list_models() or not Path(model).is_dir()):
         raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
     context.with_resource(exclusive(folder or model))
