@@ -190,3 +190,11 @@ def test_images_of_another_kind_are_a_named_error(tokenizer):
 def test_an_empty_dataset_is_a_named_error(tokenizer):
     with pytest.raises(TrainingError, match="There are 0 images"):
         train_lengths(tokenizer, subset(ScenesDataset(1, size=64), []))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_model_on_a_gpu_keeps_its_head_there(tokenizer):
+    metrics = train_lengths(tokenizer.to("cuda"), smooth_pictures(24, 64), steps=5)
+    assert math.isfinite(metrics["length_mean"])
+    assert tokenizer.length_head.margins.is_cuda

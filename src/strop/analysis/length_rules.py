@@ -352,9 +352,10 @@ def calibration(
     head: RateHead, predicted: Tensor, curves: Curves, confidence: float
 ) -> list[dict[str, float]]:
     """What share of the images reaches each quality at the lengths that the rate head gives it."""
+    predicted = predicted.to(head.margins.device)
     found = []
     for quality in QUALITIES:
-        lengths = head.cpu().shortest(predicted, quality, confidence)
+        lengths = head.shortest(predicted, quality, confidence).cpu()
         able = (curves.cosine >= quality).any(dim=1).double().mean().item()
         reached = curves.share(lengths, quality)
         found.append(

@@ -130,13 +130,15 @@ def train_lengths(
     else:
         head.load_state_dict(own.state_dict())
         fitted = f"rate head calibrated on {held:,} images"
-    calibrate(head, errors.rows(order[:held]))
+    measured = errors.rows(order[:held])
+    calibrate(head, measured)
+    metrics = _metrics(head.eval(), measured)  # on the CPU, as what was measured
     tokenizer.config = replace(tokenizer.config, length_head=config)
-    tokenizer.length_head = head.eval().to(tokenizer.device)
+    tokenizer.length_head = head.to(tokenizer.device)
     for stale in ("load", "metrics"):  # they are those of the model with its old head
         tokenizer.about.pop(stale, None)
     tokenizer.about["lengths"] = fitted
-    return _metrics(head, errors.rows(order[:held]))
+    return metrics
 
 
 @torch.no_grad()
