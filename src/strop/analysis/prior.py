@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import torch
@@ -75,13 +75,13 @@ class Prior:
         Row t is that of the code after the first `first + t` codes; rows sum to `TOTAL`.
         """
         last = past.shape[1]
-        mix = self._mix[first : last + 1, :last]
-        context = torch.einsum("kjed,bjd->bke", mix, self.embed.double()[past])
-        term = (context @ self.out.double().T) * self.factor[first : last + 1, None]
+        mix, embed, out = self._linear
+        context = torch.einsum("kjed,bjd->bke", mix[first : last + 1, :last], embed[past])
+        term = (context @ out.T) * self.factor[first : last + 1, None]
         table = self.table[first : last + 1].double() * (STEPS // TABLE_STEPS)
         return integer_softmax(table + term.floor())
 
-    @property
+    @cached_property
     def length_frequencies(self) -> Tensor:
         """`(K,)` int64, which sum to `TOTAL`: no length is impossible."""
         return _to_total(self.lengths.double())
@@ -147,10 +147,11 @@ class Prior:
         about = {"format": format_tag("prior", FORMAT), "model": self.model}
         return save_tensors({name: getattr(self, name).contiguous() for name in TENSORS}, about)
 
-    @property
-    def _mix(self) -> Tensor:
-        """(K, K, d, d) float64; 0 on and above the diagonal."""
-        return from_triangle(self.mix.double(), self.capacity)
+    @cached_property
+    def _linear(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`mix` (K, K, d, d), with 0 on and above the diagonal, `embed` and `out`, in float64."""
+        mix = from_triangle(self.mix.double(), self.capacity)
+        return mix, self.embed.double(), self.out.double()
 
 
 def integer_softmax(logits: Tensor) -> Tensor:

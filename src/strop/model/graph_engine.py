@@ -74,6 +74,10 @@ class GraphEngine(ModelEngine):
 
         return Encoding(**self._run(("encode", tokenizer.precision), run, images))
 
+    def field(self, tokenizer: Tokenizer, images: Tensor) -> Tensor:
+        """See `ModelEngine.field`: a part of what the recorded graph computes."""
+        return self.encode(tokenizer, images).field
+
     def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
         """See `ModelEngine.interpret`."""
 

@@ -27,6 +27,10 @@ class ModelEngine:
         encoding: Encoding = tokenizer(images)
         return encoding
 
+    def field(self, tokenizer: Tokenizer, images: Tensor) -> Tensor:
+        """uint8 images `(B, 3, H, H)` to the teacher's field `(B, S, d_enc)`."""
+        return tokenizer.teacher_field(images)
+
     def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
         """Codes and mask `(B, L)`, L at most K, to the field `(B, S, d_enc)`."""
         return tokenizer.interpret_codes(codes, active)

@@ -53,6 +53,10 @@ class _GraphEngine(ModelEngine):
         names = Encoding.__dataclass_fields__
         return Encoding(**{name: found[name] for name in found if name in names})
 
+    def field(self, tokenizer: Tokenizer, images: Tensor) -> Tensor:
+        """See `ModelEngine.field`: an output of the encoder."""
+        return self.encode(tokenizer, images).field
+
     def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
         """See `ModelEngine.interpret`."""
         return self._run(INTERPRETER, codes=codes, active=active)["field"]

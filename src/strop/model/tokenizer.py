@@ -321,10 +321,9 @@ class Tokenizer(nn.Module):
         With `resize=False`, a uint8 batch `(B, 3, H, W)` keeps its size, which determines S.
         """
         if not resize:
-            images = torch.as_tensor(images).to(self.device)
-            return self._scaled_field(images) / self.config.teacher.scale
+            return self.teacher_field(torch.as_tensor(images).to(self.device))
         batches = self._batches(images, batch)
-        return torch.cat([self._compute(self.engine.encode, part).field for part in batches])
+        return torch.cat([self._compute(self.engine.field, part) for part in batches])
 
     @torch.no_grad()
     def analyse(self, images: Images, *, batch: int = 32) -> Encoding:
@@ -396,6 +395,10 @@ class Tokenizer(nn.Module):
             lengths=whole_lengths(predicted, self.config.max_length),
             log_error=log_error,
         )
+
+    def teacher_field(self, images: Tensor) -> Tensor:
+        """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`: the tensors of `field`."""
+        return self._scaled_field(images) / self.config.teacher.scale
 
     def interpret_codes(self, codes: Tensor, active: Tensor) -> Tensor:
         """Codes and mask `(B, L)` to the field `(B, S, d_enc)`: the tensors of `interpret`."""

@@ -78,16 +78,14 @@ def describe_data(
         model = replace(model, teacher=describe_teacher(teacher))
     dataset = open_dataset(data)
     check_held_out(data, validation)
-    held_out = 0 if validation is not None else preset.training.held_out
-    if validation is not None:
-        open_dataset(validation)
-    kept, held = split(len(dataset), held_out)
+    shown = None if validation is None else open_dataset(validation)
+    kept, held = split(len(dataset), preset.training.held_out if shown is None else 0)
     training = fitting(preset.training, len(kept), Workers(), warnings.warn)
     FieldComputer(model, training, device, report=warnings.warn).plain(subset(dataset, [0]))
     field = model.grid**2 * model.teacher.width * 2
     return replace(preset, model=model, training=training), {
         "training images": len(kept),
-        "held-out images": len(held) if validation is None else len(open_dataset(validation)),
+        "held-out images": len(held) if shown is None else len(shown),
         "cached fields, GB": round(len(dataset) * training.versions * field / 1e9, 2),
     }
 
