@@ -491,11 +491,12 @@ def corpus_likeness() -> str:
         [kind, *(f"{overlap[name][kind]:.2f}" for name in ("own", "all"))]
         for kind in overlap["own"]
     ]
-    lengths = [f"{found[f'mean_length_{name}']:.1f} tokens" for name in ("own", "all")]
+    own, every = found["mean_length_own"], found["mean_length_all"]
+    lengths = [f"own lengths, {own:.1f} tokens on average", f"all {every:.0f} tokens"]
     return (
         f"Share of the ten nearest of {found['images']:,} held-out photographs that are also among "
         "the ten nearest by the teacher's own features, which are pooled in two ways:\n\n"
-        + table(["teacher's features, pooled", *lengths], rows)
+        + table(["pooling of the features", *lengths], rows)
         + f"\n\nOn these photographs, the approximate index finds {found['recall_at_10']:.1%} of "
         "the exact ten nearest."
     )
@@ -744,13 +745,14 @@ def probes() -> str:
             f"`{found['protocol']}`, {found['train_images']:,} training images:"
         )
         blocks += [title, table(["", "mIoU"], rows)]
-    return "\n\n".join(blocks)
+    command = "strop eval MODEL --suite segmentation --protocol strong"
+    return "\n\n".join(blocks) or f"Not measured yet: run `{command}`."
 
 
 def ladder() -> str:
     """Scores of one reader on every rung."""
     if not (RESULTS / "ladder.json").is_file():
-        return ""
+        return "Not measured yet: run `python research/reading/ladder.py`."
     found = result("ladder")
     shown = {
         "count_error": "count error",

@@ -31,7 +31,7 @@ MAX_FILE_BYTES = 2**30
 """Images and files beyond these limits are refused before they are decoded."""
 
 BYTES_PER_PIXEL = 6
-"""Memory that reading an image into a square takes at most, per pixel of the image."""
+"""Memory per pixel that reading an image into a square takes at most, but for `_DECODER_BYTES`."""
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
@@ -92,7 +92,7 @@ def read_square(image: ImageLike, size: int, fit: Fit = "squash") -> Tensor:
 
     The result equals `fit_square(to_tensor(image), size, fit)`, but large JPEG files are scaled
     down while they are decoded; see `DRAFT`. Large images are converted in strips: the peak memory
-    is `BYTES_PER_PIXEL` for each pixel, and what the square takes.
+    is at most `MAX_PIXELS * BYTES_PER_PIXEL`, and what the square takes.
     """
     return read_square_and_size(image, size, fit)[0]
 

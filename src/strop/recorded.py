@@ -55,12 +55,12 @@ def capture(
 ) -> tuple[Callable[[], None], Result, object]:
     """Record `function` in a CUDA graph; it runs nothing.
 
-    A capture ends with "operation failed due to a previous error during capture" if its thread
-    makes a call that CUDA forbids meanwhile. A neighbour on the GPU causes one in this way: its
-    memory makes an allocation fail, and the allocator then waits for events and frees blocks,
-    which is forbidden. So unused blocks are freed before, and the caller tries again. Finalizers
-    of tensors and graphs make forbidden calls, too, so no garbage is collected meanwhile.
-    Only calls of this thread count: other threads, which read batches, continue.
+    A capture fails with "operation failed due to a previous error during capture" if its thread
+    makes a call that CUDA does not allow during a capture. Another process on the GPU can cause
+    this: when memory runs out, the allocator waits for events and frees blocks, which is not
+    allowed. Therefore unused blocks are freed first, and the caller tries again. Finalizers of
+    tensors and graphs also make such calls, so garbage collection is off during the capture.
+    Only calls of this thread matter: other threads, which read batches, continue.
     """
     # The memory of the first calls belongs to another stream and is of no use to a recording.
     torch.cuda.synchronize()

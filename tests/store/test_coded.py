@@ -18,36 +18,9 @@ from strop.cli.store import app
 from strop.errors import FormatError, ProgramError, StoreError
 from strop.program import Program
 from strop.store.coded import export_coded, read_coded
-from strop.store.schema import StoreInfo, code_lists
 from strop.store.writer import Writer
 
-INFO = StoreInfo(model="tiny", codes="a-b", lengths="c", codebook_size=64, capacity=12)
-
-
-def draw_program(count: int, seed: int = 0) -> Program:
-    random = torch.Generator().manual_seed(seed)
-    return Program(
-        codes=torch.randint(0, 64, (count, 12), generator=random),
-        lengths=torch.randint(1, 13, (count,), generator=random),
-        codebook_size=64,
-        model="a-b",
-        names=tuple(f"{seed}/ü{number:04d}" for number in range(count)),
-    )
-
-
-def rows(program: Program, quality: float) -> pa.Table:
-    count = len(program)
-    columns = {
-        "key": list(program.names),
-        "codes": code_lists(program),
-        "length": pa.array(program.lengths.numpy(), pa.uint16()),
-        "quality": pa.array([quality] * count, pa.float32()),
-        "width": pa.array([640] * count, pa.int32()),
-        "height": pa.array([480] * count, pa.int32()),
-        "source": ["/photos"] * count,
-        "caption": ["ü"] * count,
-    }
-    return pa.table(columns)
+from .programs import INFO, draw_program, rows
 
 
 @pytest.fixture
@@ -62,7 +35,9 @@ def path(tmp_path) -> str:
     path = str(tmp_path / "photos.lance")
     writer = Writer(path, INFO, {"caption": pa.string()})
     for seed in (0, 1):
-        writer.append(rows(draw_program(40, seed), 0.5 + seed / 4), f"slice {seed}")
+        quality = pa.array([0.5 + seed / 4] * 40, pa.float32())
+        part = rows(draw_program(40, seed), quality=quality, caption=pa.array(["ü"] * 40))
+        writer.append(part, f"slice {seed}")
     return path
 
 

@@ -6,43 +6,17 @@ import sys
 
 import pyarrow as pa
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strop
 from strop.errors import FormatError, StoreError
 from strop.program import Program
-from strop.store.schema import StoreInfo, code_lists, damaged_rows, with_checks
+from strop.store.schema import damaged_rows, with_checks
 from strop.store.store import Store
 from strop.store.writer import Writer
 
-INFO = StoreInfo(model="tiny", codes="a-b", lengths="c", codebook_size=64, capacity=12)
-
-
-def rows(program: Program, **changes: object) -> pa.Table:
-    count = len(program)
-    columns = {
-        "key": list(program.names),
-        "codes": code_lists(program),
-        "length": pa.array(program.lengths.numpy(), pa.uint16()),
-        "quality": pa.nulls(count, pa.float32()),
-        "width": pa.array([640] * count, pa.int32()),
-        "height": pa.array([480] * count, pa.int32()),
-        "source": ["/photos"] * count,
-    }
-    return pa.table({**columns, **changes})
-
-
-def draw_program(count: int, seed: int = 0) -> Program:
-    random = torch.Generator().manual_seed(seed)
-    return Program(
-        codes=torch.randint(0, 64, (count, 12), generator=random),
-        lengths=torch.randint(1, 13, (count,), generator=random),
-        codebook_size=64,
-        model="a-b",
-        names=tuple(f"{seed}/ü{number:04d}" for number in range(count)),
-    )
+from .programs import INFO, draw_program, rows
 
 
 @pytest.fixture

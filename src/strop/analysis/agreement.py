@@ -13,12 +13,9 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.statistics import Statistic, bootstrap
-
-Array = NDArray[np.float64]
+from strop.statistics import Array, Statistic, bootstrap
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +39,11 @@ class Agreement:
     def total(self) -> float:
         """The sum of squares about one scalar mean: the denominator of R²."""
         return total_square(self.size, self.square, self.channels)
+
+    @property
+    def total_centred(self) -> float:
+        """The sum of squares about the mean of each channel: the denominator of R² centred."""
+        return centred_square(self.size, self.square, self.channels)
 
     def scores(self) -> dict[str, float]:
         """cosine, r2, r2_centred and rmse over all images."""
@@ -103,14 +105,18 @@ def _r2(size: float, residual: Array, square: Array, means: Array) -> float:
 
 
 def _r2_centred(size: float, residual: Array, square: Array, channels: Array) -> float:
-    means = channels.mean(axis=0)
-    total = square.sum() - len(square) * size * float(means @ means) / len(means)
-    return _explained(residual, total, square)
+    return _explained(residual, centred_square(size, square, channels), square)
 
 
 def total_square(size: float, square: Array, means: Array) -> float:
     """The sum of squares about one scalar mean, from each image's square sum and mean: (n,)."""
     return float(square.sum() - len(square) * size * means.mean() ** 2)
+
+
+def centred_square(size: float, square: Array, channels: Array) -> float:
+    """The sum of squares about the mean of each channel, from what `Agreement` holds."""
+    means = channels.mean(axis=0)
+    return float(square.sum() - len(square) * size * float(means @ means) / len(means))
 
 
 def _explained(residual: Array, total: float, square: Array) -> float:

@@ -30,15 +30,13 @@ from strop.model.length_rule import TOLERANCE
 from strop.model.rate import hull_savings, shortest_within
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.statistics import bootstrap, pearson, spearman
+from strop.statistics import Array, bootstrap, pearson, spearman
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_IMAGES = 256
 TIMED_IMAGES = 4
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,14 +186,15 @@ def search_residual(residual: Array, errors: Array, mean: float) -> float:
 def search_cost(tokenizer: Tokenizer, images: Tensor) -> float:
     """The time to encode uint8 images (b, 3, H, H) by search, divided by that of one pass."""
 
-    def seconds(encode: Callable[[], Program]) -> float:
-        encode().lengths.cpu()  # warm
-        began = time.perf_counter()
-        encode().lengths.cpu()  # waits for the device
-        return time.perf_counter() - began
+    return encode_seconds(tokenizer, images, length="search") / encode_seconds(tokenizer, images)
 
-    searching = seconds(lambda: tokenizer.encode(images, length="search"))
-    return searching / seconds(lambda: tokenizer.encode(images))
+
+def encode_seconds(tokenizer: Tokenizer, images: Tensor, **options: Any) -> float:
+    """The time to encode uint8 images (b, 3, H, H) with options of `encode`, after a first call."""
+    tokenizer.encode(images, **options).lengths.cpu()  # warm
+    began = time.perf_counter()
+    tokenizer.encode(images, **options).lengths.cpu()  # waits for the device
+    return time.perf_counter() - began
 
 
 def draw(result: dict[str, Any]) -> Figure:

@@ -8,7 +8,6 @@ Both are measured on the curves of the images: their agreement at every length.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from strop import curriculum, objective
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.length_choice import best_residual, curves_of
+from strop.analysis.length_choice import best_residual, curves_of, encode_seconds
 from strop.analysis.subject import Subject
 from strop.curriculum import CurriculumConfig
 from strop.figures import MUTED, new_figure, plain_axes
@@ -31,7 +30,7 @@ from strop.model.rate import allocated_lengths, verified_lengths
 from strop.model.rate_head import RateHead, pooled
 from strop.model.tokenizer import Tokenizer
 from strop.random import seeded
-from strop.statistics import Array, bootstrap
+from strop.statistics import mean_interval
 from strop.training.fit import fit
 
 if TYPE_CHECKING:
@@ -110,13 +109,11 @@ def run(subject: Subject, options: Options) -> Findings:
     progress = partial(subject.progress, "lengths")
     agreements = curves_of(tokenizer, program, fields, inside, progress)
     last = agreements[-1]
-    means = last.channels.mean(axis=0)
     cosine, residual = (
         torch.from_numpy(np.stack([getattr(each, name) for each in agreements], axis=1))
         for name in ("cosine", "residual")
     )
-    total = float(last.square.sum() - images * last.size * (means @ means) / len(means))
-    curves = Curves(cosine, residual, total, last.size)
+    curves = Curves(cosine, residual, last.total_centred, last.size)
     scaled = (part * tokenizer.config.teacher.scale for part in fields.split(64))
     statistics = torch.cat([pooled(part) for part in scaled])
     head = cast("RateHead", tokenizer.length_head)
@@ -246,7 +243,7 @@ def compare(
         best = float(best_residual(curves.residual.numpy(), mean))
         gains[ORACLE][str(mean)] = (base - best) / curves.total
         each = curves.residual[:, mean - 1] - curves.residual.gather(1, shared[:, None] - 1)[:, 0]
-        found = bootstrap(_mean, each.numpy(), seed=options.seed)
+        found = mean_interval(each.numpy(), seed=options.seed)
         scale = len(each) / curves.total
         intervals[str(mean)] = [found.low * scale, found.high * scale]
     return {
@@ -256,10 +253,6 @@ def compare(
         "r2_centred_gain": gains,
         "r2_centred_gain_of_rate_head": intervals,
     }
-
-
-def _mean(values: Array) -> float:
-    return float(values.mean())
 
 
 def turned(rule: Rule, enough: Callable[[Tensor], bool]) -> tuple[Tensor, Tensor]:
@@ -378,12 +371,7 @@ def time_rules(tokenizer: Tokenizer, images: Tensor, quality: float) -> dict[str
         RATE: {"quality": quality},
         VERIFIED: {"quality": quality, "verify": True},
     }
-    seconds = {}
-    for name, options in ways.items():
-        tokenizer.encode(images[:1], **options).lengths.cpu()  # warm
-        began = time.perf_counter()
-        tokenizer.encode(images, **options).lengths.cpu()  # waits for the device
-        seconds[name] = time.perf_counter() - began
+    seconds = {name: encode_seconds(tokenizer, images, **way) for name, way in ways.items()}
     return {name: each / seconds[ONE] for name, each in seconds.items()}
 
 

@@ -17,12 +17,12 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from strop.analysis.range_coder import TOTAL, WORD
-from strop.errors import FormatError, ModelError, ProgramError
+from strop.errors import FormatError, ModelError, ProgramError, parsing
 from strop.files import PathLike, check_format, format_tag
 from strop.model.checkpoint import find_folder
 from strop.program import Program
@@ -204,19 +204,14 @@ def load_prior(path: PathLike) -> Prior:
                 f"The model {path} has no prior.",
                 "Train one with `strop study MODEL grammar`, and give its prior.safetensors.",
             )
-    try:
-        with safe_open(file, "pt") as opened:
-            about = opened.metadata() or {}
-            check_format(about.get("format"), "prior", FORMAT, file)
-            tensors = {name: opened.get_tensor(name) for name in TENSORS}
-            prior = Prior(**tensors, model=about["model"])
+    remedy = "Use a bundled model, or the file that the grammar study writes."
+    with parsing(FormatError, f"{file} holds no prior", remedy), safe_open(file, "pt") as opened:
+        about = opened.metadata() or {}
+        check_format(about.get("format"), "prior", FORMAT, file)
+        tensors = {name: opened.get_tensor(name) for name in TENSORS}
+        prior = Prior(**tensors, model=about["model"])
         _check_tensors(prior)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise FormatError(
-            f"{file} holds no prior ({error}).",
-            "Use a bundled model, or the file that the grammar study writes.",
-        ) from error
-    return prior
+        return prior
 
 
 def _check_tensors(prior: Prior) -> None:

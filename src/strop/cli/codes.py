@@ -342,9 +342,11 @@ def _encode(
             part = None if parts is None else parts.load(number)
             if part is None:
                 squares = _read(tokenizer, some, batch, broken, progress, start, len(paths))
-                part = _encode_part(tokenizer, squares, some, rule, batch, broken)
-                if part is not None and parts is not None:
-                    parts.save(number, part)
+                part = _encode_batches(tokenizer, squares, rule, batch)
+                if part is not None:
+                    part = part.named([path for path in some if path not in broken])
+                    if parts is not None:
+                        parts.save(number, part)
             else:  # the unreadable ones, to report them again
                 missing = [path for path in some if path not in set(part.names)]
                 list(_read(tokenizer, missing, batch, broken, progress, start, len(paths)))
@@ -356,19 +358,14 @@ def _encode(
     return program, broken
 
 
-def _encode_part(
-    tokenizer: Tokenizer,
-    squares: Iterator[Tensor],
-    paths: list[str],
-    rule: LengthRule,
-    batch: int,
-    broken: dict[str, StropError],
+def _encode_batches(
+    tokenizer: Tokenizer, squares: Iterator[Tensor], rule: LengthRule, batch: int
 ) -> Program | None:
+    """The programs of batches (b, 3, H, H), on the CPU; None if there is no batch."""
     first = next(squares, None)
     if first is None:
         return None
-    program = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
-    return program.named([path for path in paths if path not in broken]).to("cpu")
+    return tokenizer.encode_batches(chain([first], squares), rule, batch=batch).to("cpu")
 
 
 def _encode_corpus(
@@ -395,12 +392,8 @@ def _encode_corpus(
             progress("encoding", len(names) + len(broken), len(corpus))
 
     with progress_bars() as progress:
-        squares = batches(progress)
-        first = next(squares, None)
-        if first is None:
-            return None, broken
-        program = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
-    return program.named(names).to("cpu"), broken
+        program = _encode_batches(tokenizer, batches(progress), rule, batch)
+    return (None if program is None else program.named(names)), broken
 
 
 def _settings(tokenizer: Tokenizer, paths: list[str], rule: LengthRule) -> dict[str, Any]:

@@ -6,6 +6,7 @@ it. Rows are named by the column `key` of the spec, or by file and number.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -54,20 +55,20 @@ class TableDataset:
         assert isinstance(source, str | bytes)
         return Record(image=read_image(source, name), name=name)
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
+    @abstractmethod
     def names(self) -> Sequence[str]:
         """The name of each record."""
-        raise NotImplementedError
 
     def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
         """Images as they are stored, with the values of `columns`."""
         rows = self._rows(indices, [self._image, *columns])
         return [(self._source(row), {name: row[name] for name in columns}) for row in rows]
 
-    def _rows(self, indices: Sequence[int], columns: list[str]) -> list[dict[str, Any]]:
-        raise NotImplementedError
+    @abstractmethod
+    def _rows(self, indices: Sequence[int], columns: list[str]) -> list[dict[str, Any]]: ...
 
     def _source(self, row: dict[str, Any]) -> str | bytes:
         cell = row[self._image]

@@ -18,7 +18,7 @@ import torch
 
 from strop.analysis.prior import TENSORS, Prior, load_prior
 from strop.analysis.program_coding import decode_programs, encode_programs
-from strop.errors import FormatError, StoreError
+from strop.errors import FormatError, StoreError, parsing
 from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.identity import of_tensors
 from strop.program import Program
@@ -89,7 +89,7 @@ def export_coded(
 
 def read_coded(path: PathLike, *, prior: PathLike | None = None) -> Program:
     """All programs of a `.strop` file, with names and qualities; `FormatError` if it is damaged."""
-    try:
+    with parsing(FormatError, f"{path} holds no entropy-coded programs", "Export the store again."):
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             header = json.loads((file.schema_arrow.metadata or {}).get(METADATA, b"{}"))
             check_format(header.get("format"), "coded", FORMAT, path)
@@ -104,12 +104,8 @@ def read_coded(path: PathLike, *, prior: PathLike | None = None) -> Program:
         programs = [decode_programs(row[STREAM], row[COUNT], coder) for row in rows]
         program = Program.cat(programs).named([name for row in rows for name in row["key"]])
         quality = [each for row in rows for each in row["quality"]]
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise FormatError(
-            f"{path} holds no entropy-coded programs ({error}).", "Export the store again."
-        ) from error
-    known = None if None in quality else torch.tensor(quality, dtype=torch.float32)
-    return replace(program, quality=known)
+        known = None if None in quality else torch.tensor(quality, dtype=torch.float32)
+        return replace(program, quality=known)
 
 
 def _digest(prior: Prior) -> str:

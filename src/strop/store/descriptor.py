@@ -11,10 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.errors import FormatError
+from strop.errors import FormatError, parsing
 
 WIDTH = 128
 """Dimensions of a vector. The index keeps it in half precision: 256 bytes an image."""
+
+REMEDY = "Build it again: strop index STORE."
+"""What to do about a damaged index."""
 
 _PARTS = ("channel_mean", "channel_spread", "centre", "directions")
 
@@ -81,18 +84,14 @@ class Descriptor:
     @staticmethod
     def from_json(text: str, source: object) -> Descriptor:
         """Read what `to_json` wrote; `FormatError` if it is anything else."""
-        try:
+        with parsing(FormatError, f"The index {source} is damaged", REMEDY):
             held = json.loads(text)
             parts = [_tensor(held[name]) for name in _PARTS]
             width = len(parts[0])
             shapes = [tuple(part.shape[:1]) for part in parts]
             if shapes != [(width,), (width,), (2 * width,), (2 * width,)]:
                 raise ValueError(f"shapes {shapes}")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FormatError(
-                f"The index {source} is damaged ({error}).", "Build it again: strop index STORE."
-            ) from error
-        return Descriptor(*parts)
+            return Descriptor(*parts)
 
 
 def pool(fields: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from strop.errors import FormatError, StoreError
+from strop.errors import FormatError, StoreError, parsing
 from strop.files import check_format, exclusive, format_tag
 from strop.prefetch import map_ahead
 from strop.progress import Progress, no_progress
-from strop.store.descriptor import Descriptor, pool
+from strop.store.descriptor import REMEDY, Descriptor, pool
 from strop.store.extras import require
 from strop.store.schema import CHECK, DATA_STORAGE_VERSION, read_programs
 from strop.store.store import Store, below, open_table, reading
@@ -41,7 +41,6 @@ LEAST_ROWS = 20_000
 PARTS, REFINE = 40, 20
 """Parts of the index that a search looks into, and vectors compared exactly for each result."""
 
-_REMEDY = "Build it again: strop index STORE."
 _WRITE = 8192  # rows that are written together: what is lost at most when a process is killed
 _BATCH = 64  # programs that are interpreted together
 _READERS = timedelta(hours=1)  # how long others may read the index as it was
@@ -85,7 +84,7 @@ class Index:
             "nprobes": PARTS,
             "refine_factor": REFINE,
         }
-        with reading(self._path, _REMEDY):
+        with reading(self._path, REMEDY):
             found = self._table.to_table(columns=["row", CHECK, "_distance"], nearest=query)
         rows = found["row"].to_numpy().astype(np.int64)
         self._confirm(rows, found[CHECK].to_numpy())
@@ -93,7 +92,7 @@ class Index:
 
     def vectors(self, rows: np.ndarray) -> Tensor:
         """The vectors (n, D) of rows of the store."""
-        with reading(self._path, _REMEDY):
+        with reading(self._path, REMEDY):
             table = self._table.take(rows.tolist(), columns=["vector", CHECK])
         self._confirm(rows, table[CHECK].to_numpy())
         return _vectors(table["vector"])
@@ -150,7 +149,7 @@ class Index:
         self._table.cleanup_old_versions(older_than=_READERS)
 
     def _batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with reading(self._path, _REMEDY):
+        with reading(self._path, REMEDY):
             yield from self._table.to_batches(columns=["row", *columns])
 
     def _confirm(self, rows: np.ndarray, checks: np.ndarray) -> None:
@@ -221,13 +220,10 @@ def create_table(store: Store, descriptor: Descriptor, mode: str = "create") -> 
 
 
 def _read_descriptor(schema: pa.Schema, source: str) -> Descriptor:
-    try:
+    with parsing(FormatError, f"The index {source} is damaged", REMEDY):
         values = json.loads((schema.metadata or {}).get(METADATA, b"{}"))
         check_format(values.get("format"), "index", FORMAT, source)
-        text = values["descriptor"]
-    except (ValueError, AttributeError, KeyError, RecursionError) as error:
-        raise FormatError(f"The index {source} is damaged ({error}).", _REMEDY) from error
-    return Descriptor.from_json(text, source)
+        return Descriptor.from_json(values["descriptor"], source)
 
 
 def fields_of(store: Store, table: pa.Table) -> Iterator[Tensor]:

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.errors import FormatError, StoreError
+from strop.errors import FormatError, StoreError, parsing
 from strop.images import ImageLike, content_box, source_box, to_tensor
+from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.store.code_query import rows_with
@@ -235,13 +236,9 @@ def _encoded(store: Store, query: ImageLike | Program | None) -> tuple[Program, 
         return program, (0, 0)
     assert query is not None
     image = to_tensor(query)
-    try:
-        options = json.loads(store.info.length_rule)
-        program = store.model.encode(image, **options)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(
-            f"The rule of lengths of the store {store.path} cannot be used ({error}).", DAMAGED
-        ) from error
+    with parsing(FormatError, f"The store {store.path} has no valid rule of lengths", DAMAGED):
+        rule = LengthRule(**json.loads(store.info.length_rule))
+    program = store.model.encode(image, **vars(rule))
     return program.as_batch(), (image.shape[2], image.shape[1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,9 +107,9 @@ class Scalars(Callback):
         """Write the held-out metrics."""
         self.write({f"validation/{name}": value for name, value in metrics.items()}, run.step)
 
+    @abstractmethod
     def write(self, scalars: Metrics, step: int) -> None:
         """Write scalars of a step."""
-        raise NotImplementedError
 
 
 class TensorBoard(Scalars):

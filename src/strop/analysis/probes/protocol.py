@@ -2,8 +2,8 @@
 
 `paper`   trains on features that are computed once, at the model's own size. The paper gives no
           schedule; this one is short and the same for every representation.
-`strong`  as `paper`, but trained longer, rare classes count more in the loss of segmentation, and
-          sets of tokens are read by an interpreter, too.
+`strong`  as `paper`, but trained longer; rare classes have a higher weight in the loss of
+          segmentation, and an interpreter without positions reads sets of tokens.
 `dinov3`  DINOv3's published linear evaluation of segmentation (ADE20K) and depth (NYUv2): random
           crops at full size, features computed in every step.
 """

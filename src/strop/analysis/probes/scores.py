@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from strop.data.record import VOID
-from strop.statistics import Statistic, bootstrap
+from strop.statistics import Array, Statistic, bootstrap
 
-Array = NDArray[np.float64]
 Statistics = Mapping[str, tuple[Statistic, float]]
 """Functions of rows, one row per image, and the factors that give their units."""
 
