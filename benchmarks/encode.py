@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common import RESULTS, device, machine, save, side_by_side
+from common import RESULTS, alone, device, machine, preparing, save, side_by_side
 from shapes import others
 from strop import Tokenizer
 from strop.files import read_json
@@ -93,30 +93,40 @@ def fast(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Any]:
 
 
 @torch.no_grad()
+def prepare(tokenizer: Tokenizer, batch: int, calls: dict[str, Callable[[], Any]]) -> None:
+    """Compile and record all that will be timed."""
+    with preparing():
+        start = time.perf_counter()
+        if ON_GPU:
+            tokenizer.compile(batch=batch, fullgraph=True, dynamic=False)
+        for call in calls.values():
+            for _ in range(5 if ON_GPU else 1):
+                call()
+        print(f"batch {batch}: prepared in {time.perf_counter() - start:.0f} s")
+
+
+@torch.no_grad()
 def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
     tokenizer = model()
     teacher = fast(tokenizer.teacher)
     rows = []
     for batch in arguments.batches:
-        if ON_GPU:
-            tokenizer.compile(batch=batch, fullgraph=True, dynamic=False)
         x = images(batch)
         calls = {
             "teacher": lambda x=x: teacher(x),
             "encode": lambda x=x, batch=batch: tokenizer.encode(x, batch=batch),
         }
-        for call in calls.values():  # compiles and records
-            for _ in range(5 if ON_GPU else 1):
-                call()
-        times = side_by_side(calls, repeat=arguments.repeat)
+        prepare(tokenizer, batch, calls)
+        with alone():
+            times = side_by_side(calls, repeat=arguments.repeat)
         # The minimum: other load only makes a call slower.
-        alone, whole = min(times["teacher"]), min(times["encode"])
+        teacher_s, encode_s = min(times["teacher"]), min(times["encode"])
         rows.append(
             {
                 "batch": batch,
-                "teacher_images_per_s": batch / alone,
-                "encode_images_per_s": batch / whole,
-                "encode_over_teacher_time": whole / alone,
+                "teacher_images_per_s": batch / teacher_s,
+                "encode_images_per_s": batch / encode_s,
+                "encode_over_teacher_time": encode_s / teacher_s,
             }
         )
         print(rows[-1])
@@ -125,14 +135,14 @@ def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def latency(arguments: argparse.Namespace) -> dict[str, Any]:
     tokenizer = model()
-    if ON_GPU:
-        tokenizer.compile(batch=1, fullgraph=True, dynamic=False)
     x = images(1)
+    prepare(tokenizer, 1, {})
     times = []
-    for _ in range(arguments.calls + 10):
-        start = time.perf_counter()
-        tokenizer.encode(x).to("cpu")
-        times.append(time.perf_counter() - start)
+    with alone():
+        for _ in range(arguments.calls + 10):
+            start = time.perf_counter()
+            tokenizer.encode(x).to("cpu")
+            times.append(time.perf_counter() - start)
     cuts = statistics.quantiles(times[10:], n=100)
     found = {"calls": arguments.calls, "p50_ms": 1e3 * cuts[49], "p99_ms": 1e3 * cuts[98]}
     print(found)
@@ -158,7 +168,8 @@ def scaling(arguments: argparse.Namespace) -> dict[str, Any]:
                 tokenizer.compile(batch=batch)
             x = images(batch, tokenizer.config.image_size)
             calls[str(value)] = lambda t=tokenizer, x=x: t.encode(x, batch=batch)
-        times = side_by_side(calls, repeat=arguments.repeat)
+        with alone():
+            times = side_by_side(calls, repeat=arguments.repeat)
         first = min(times[str(settings[0][0])])
         for value in sorted(models):
             row: dict[str, Any] = {"kind": kind, "value": value}
@@ -193,14 +204,11 @@ def beside(arguments: argparse.Namespace) -> dict[str, Any]:
     quick = {name: fast(encoder) for name, encoder in encoders.items()}
     for batch in [each for each in arguments.batches if ON_GPU or each <= 8]:
         x = images(batch)
-        if ON_GPU:
-            tokenizer.compile(batch=batch, fullgraph=True, dynamic=False)
         calls = {"STROP-S": lambda x=x, batch=batch: tokenizer.encode(x, batch=batch)}
         calls |= {name: lambda x=x, run=run: run(x) for name, run in quick.items()}
-        for call in calls.values():
-            for _ in range(5 if ON_GPU else 1):
-                call()
-        times = side_by_side(calls, repeat=arguments.repeat)
+        prepare(tokenizer, batch, calls)
+        with alone():
+            times = side_by_side(calls, repeat=arguments.repeat)
         ours = min(times["STROP-S"])
         for name, samples in times.items():
             row: dict[str, Any] = {"encoder": name, "batch": batch, "times": min(samples) / ours}

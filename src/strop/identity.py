@@ -8,7 +8,6 @@ and is valid only while they are unchanged.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import weakref
 from collections.abc import Iterable, Mapping
@@ -108,14 +107,29 @@ class TensorDigests:
         """The digest of a module's parameters and buffers, except for those in `without`."""
         if module is None:
             return ""
-        tensors = itertools.chain(module.named_parameters(), module.named_buffers())
+        parameters: list[tuple[str, Tensor]] = []
+        buffers: list[tuple[str, Tensor]] = []
+        _collect(module, "", parameters, buffers)
+        named = parameters + buffers
         return digest(
-            [
-                (key, self.of(f"{name}.{key}", tensor))
-                for key, tensor in tensors
-                if key not in without
-            ]
+            [(key, self.of(f"{name}.{key}", each)) for key, each in named if key not in without]
         )
+
+
+def _collect(
+    module: nn.Module,
+    prefix: str,
+    parameters: list[tuple[str, Tensor]],
+    buffers: list[tuple[str, Tensor]],
+) -> None:
+    """Add what `named_parameters` and `named_buffers` give. These take four times as long, about
+    the time in which a GPU encodes one image."""
+    for kept, found in ((module._parameters, parameters), (module._buffers, buffers)):
+        if kept:
+            found += [(prefix + name, each) for name, each in kept.items() if each is not None]
+    for name, child in module._modules.items():
+        if child is not None:
+            _collect(child, f"{prefix}{name}.", parameters, buffers)
 
 
 def of_tokenizer(config: Any, model: Any, teacher: str, known: TensorDigests) -> Identity:

@@ -106,6 +106,28 @@ def test_a_tokenizer_uses_its_engine(make_tokenizer, engine, images):
         torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
 
 
+def test_rounded_weights_give_what_autocast_gives_and_follow_the_exact(make_tokenizer, images):
+    plain, replayed = make_tokenizer(), make_tokenizer()
+    for each in (plain, replayed):
+        each.precision = "bf16"
+    replayed.engine = GraphEngine(SIZES, capture=Overwriting())
+    replayed.engine.prepare(replayed)
+    before = plain.identity
+    for _ in range(2):
+        programs = [each.encode(images[:1]) for each in (plain, replayed)]
+        assert torch.equal(programs[0].codes, programs[1].codes)
+        fields = [each.interpret(programs[0]) for each in (plain, replayed)]
+        assert torch.equal(*fields)
+        assert plain.identity == replayed.identity
+        assert all(weight.dtype == torch.float32 for weight in replayed.parameters())
+        with torch.no_grad():
+            for each in (plain, replayed):
+                each.generator.project.weight[:, ::2].mul_(-2)
+                next(each.interpreter.parameters()).mul_(1.5)
+                each.interpreter.layers[0].q.weight.mul_(-1.5)
+    assert plain.identity != before
+
+
 @torch.no_grad()
 def test_threads_give_what_one_gives(engine, tokenizer, images):
     expected = [engine.encode(tokenizer, images[row : row + 1]).codes for row in range(6)]

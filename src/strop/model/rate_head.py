@@ -137,8 +137,8 @@ class RateHead(nn.Module):
     def _margins(self, confidence: float) -> Tensor:
         """Margins `(len(QUALITIES),)` at one confidence."""
         check_confidence(confidence)
-        at = self.margins.new_full((1,), confidence)
-        return torch.stack([_interpolated(at, self.confidences, row)[0] for row in self.margins])
+        at = self.margins.new_full((), confidence)
+        return _interpolated(at, self.confidences, self.margins.T)
 
 
 def pooled(field: Tensor) -> Tensor:
@@ -166,7 +166,10 @@ def check_confidence(confidence: float) -> None:
 
 
 def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
-    """The piecewise linear function through `(at, values)` at x; constant beyond its ends."""
+    """The piecewise linear function through `(at, values)` at x; constant beyond its ends.
+
+    Rows of `values` may have further axes.
+    """
     after = (at < x[..., None]).sum(-1).clamp(1, len(at) - 1)
     share = ((x - at[after - 1]) / (at[after] - at[after - 1])).clamp(0, 1)
     return torch.lerp(values[after - 1], values[after], share)

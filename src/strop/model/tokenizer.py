@@ -222,7 +222,8 @@ class Tokenizer(nn.Module):
                     )
         if not codes:
             raise ImageError("There are no images to encode.", "Give at least one.")
-        check_finite(predicted[-1])
+        if rule.mean_length is not None:  # which does not exist for predictions that are not finite
+            check_finite(predicted[-1])
         log_error = torch.cat(log_errors) if log_errors else None
         if measured:
             lengths, quality = (torch.cat(part) for part in zip(*measured, strict=True))
@@ -230,17 +231,17 @@ class Tokenizer(nn.Module):
             lengths = predicted_lengths(
                 rule, self.length_head, torch.cat(predicted), log_error, self.config.max_length
             )
-            quality = None
-        program = Program(
+            quality = expected_quality(self.length_head, log_error, lengths, rule.confidence)
+        model = self.identity.codes  # a GPU computes the last batch meanwhile
+        check_finite(predicted[-1])
+        return Program(
             codes=torch.cat(codes),
             lengths=lengths,
             codebook_size=self.config.quantizer.codes,
-            model=self.identity.codes,
+            model=model,
+            quality=quality,
             check=isinstance(rule.length, Tensor),
         )
-        if quality is None:
-            quality = expected_quality(self.length_head, log_error, lengths, rule.confidence)
-        return replace(program, quality=quality, check=False)
 
     @torch.no_grad()
     def rate_curve(
@@ -431,7 +432,7 @@ class Tokenizer(nn.Module):
         if args or options or not on_gpu:
             super().compile(*args, **options)
         if on_gpu:
-            engine = self.engine = GraphEngine(batch_sizes(batch))
+            engine = self.engine = GraphEngine(batch_sizes(batch), compiled=options or None)
             engine.prepare(self)
 
     # Files: see `strop.model.checkpoint`.
@@ -571,16 +572,20 @@ class Tokenizer(nn.Module):
             self.__dict__["_teacher"]._apply(fn)
         return self
 
-    def _autocast(self) -> AbstractContextManager[None]:
-        """fp16 on a GPU, fp32 on a CPU, unless `precision` says otherwise.
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """What products are computed in: fp16 on a GPU, fp32 on a CPU, unless `precision` says
+        otherwise.
 
         fp16 and not bf16: its three more bits decide between codes that lie close together.
         """
-        precision = self.precision or ("fp16" if self.device.type == "cuda" else "fp32")
-        if precision == "fp32" and self.device.type == "cuda":
+        return _DTYPES[self.precision or ("fp16" if self.device.type == "cuda" else "fp32")]
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        dtype, kind = self.product_dtype, self.device.type
+        if dtype == torch.float32 and kind == "cuda":
             return exact_products()
-        kind = torch.float16 if precision == "fp16" else torch.bfloat16
-        return torch.autocast(self.device.type, kind, enabled=precision != "fp32")
+        return torch.autocast(kind, dtype, enabled=dtype != torch.float32)
 
     def _compute(self, work: Callable[..., Result], *batch: Tensor) -> Result:
         """What an engine makes of a batch; `ModelError` if it does not fit on the device."""
@@ -643,6 +648,9 @@ def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength
 
 
 _PRECISIONS: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+_DTYPES = {precision: getattr(torch, name) for name, precision in _PRECISIONS.items()}
 
 
 def _precision(dtype: torch.dtype | str | None) -> Precision | None:
