@@ -15,15 +15,7 @@ from typer.testing import CliRunner
 from strop.analysis.evaluate import Split, make_header
 from strop.analysis.evaluation_report import compare, read_runs, write_report
 from strop.analysis.findings import Findings, Table, write_findings
-from strop.analysis.page import (
-    Heading,
-    Picture,
-    Points,
-    Text,
-    to_html,
-    to_latex,
-    to_markdown,
-)
+from strop.analysis.page import Heading, Points, Text, to_html, to_markdown
 from strop.cli import app
 from strop.config import to_dict
 from strop.device import describe_machine
@@ -207,7 +199,7 @@ def test_a_folder_without_parts_is_refused(tmp_path):
         read_runs([tmp_path])
 
 
-# The page's three forms.
+# The page's two forms.
 
 BLOCKS = [
     Heading("A & B", 1),
@@ -247,17 +239,6 @@ def test_markdown_tables_keep_their_columns(tmp_path):
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}
 
 
-def test_latex_escapes_what_it_would_stumble_over(tmp_path):
-    save_image(tmp_path / "p.png", torch.zeros(3, 2, 2))
-    text = to_latex([*BLOCKS, Picture(tmp_path / "p.png", "50 %")], tmp_path)
-    assert r"\section{A \& B}" in text
-    assert r"50 \% of x\_1 < y" in text
-    assert r"R$^2$ $\uparrow$" in text
-    assert r"\{one\}" in text
-    assert r" & $\delta$1 (\%) \\" in text
-    assert r"\includegraphics[width=\linewidth]{p.png}" in text
-
-
 # The commands.
 
 
@@ -272,6 +253,6 @@ def test_eval_and_report_on_the_command_line(tokenizer, folders, tmp_path):
     again = CliRunner().invoke(app, [*command, "--suite", "alignment", "--json"])
     (part,) = json.loads(again.stdout)
     assert part["model"]["name"] == "model"
-    result = CliRunner().invoke(app, ["report", str(run), "-o", str(page), "--latex"])
+    result = CliRunner().invoke(app, ["report", str(run), "-o", str(page)])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in page.iterdir()} >= {"report.md", "report.html", "report.tex"}
+    assert {path.name for path in page.iterdir()} >= {"report.md", "report.html"}

@@ -12,16 +12,7 @@ from typing import Any
 from strop.analysis.evaluate import KIND, Result
 from strop.analysis.findings import FORMAT, Table
 from strop.analysis.metric_info import METRICS, Metric
-from strop.analysis.page import (
-    Block,
-    Heading,
-    Picture,
-    Points,
-    Text,
-    to_html,
-    to_latex,
-    to_markdown,
-)
+from strop.analysis.page import Block, Heading, Picture, Points, Text, to_html, to_markdown
 from strop.analysis.paper import MEAN, MEAN_OVER, Setting, setting_of
 from strop.analysis.registry import EVALUATIONS
 from strop.data.spec import parse_spec
@@ -65,7 +56,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 def read_runs(runs: Sequence[PathLike]) -> list[Result]:
     """The results of all runs, by model and analysis, each with the paths of its `pictures`."""
-    parts = [part for run in each_once(runs) for part in read_run(run)]
+    each_once = {run.resolve(): run for run in map(Path, runs)}
+    parts = [part for run in each_once.values() for part in read_run(run)]
     models = list(dict.fromkeys(part["model"]["fingerprint"] for part in parts))
     suites = list(EVALUATIONS)
     names = {part["model"]["fingerprint"]: part["model"]["name"] for part in parts}
@@ -77,11 +69,6 @@ def read_runs(runs: Sequence[PathLike]) -> list[Result]:
         parts,
         key=lambda part: (models.index(part["model"]["fingerprint"]), suites.index(part["suite"])),
     )
-
-
-def each_once(runs: Sequence[PathLike]) -> list[Path]:
-    """The folders in their order, without duplicates."""
-    return list({run.resolve(): run for run in map(Path, runs)}.values())
 
 
 def read_run(run: Path) -> list[Result]:
@@ -101,16 +88,14 @@ def read_run(run: Path) -> list[Result]:
     ]
 
 
-def write_report(runs: Sequence[PathLike], out: PathLike, *, latex: bool = False) -> list[Path]:
-    """Write `report.md`, `.html`, `.json` and, with `latex`, `.tex` to the folder `out`."""
+def write_report(runs: Sequence[PathLike], out: PathLike) -> list[Path]:
+    """Write `report.md`, `.html` and `.json` to the folder `out`."""
     folder = Path(out)
     parts = read_runs(runs)
     for number, part in enumerate(parts):
         _copy_pictures(part, folder / "figures", number)
     blocks = [Heading("Evaluation", 1), *report_blocks(parts)]
     pages = {"report.md": to_markdown(blocks, folder), "report.html": to_html(blocks)}
-    if latex:
-        pages["report.tex"] = to_latex(blocks, folder)
     for name, text in pages.items():
         write_text(folder / name, text)
     plain = [{key: part[key] for key in part if key != "pictures"} for part in parts]

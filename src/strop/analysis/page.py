@@ -1,4 +1,4 @@
-"""A page of text, tables and pictures, written as Markdown, HTML or LaTeX."""
+"""A page of text, tables and pictures, written as Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -124,55 +124,3 @@ def _html(block: Block) -> str:
 def _inline(text: str) -> str:
     """Text as HTML; text between backticks is code."""
     return _CODE.sub(r"<code>\1</code>", html.escape(text))
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "²": "$^2$",
-    "³": "$^3$",
-    "δ": r"$\delta$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "–": "--",
-    "≈": r"$\approx$",
-}
-
-
-def to_latex(blocks: Sequence[Block], folder: Path) -> str:
-    """The body of the page as LaTeX, for the packages booktabs and graphicx."""
-    return "\n\n".join(_latex(block, folder) for block in blocks) + "\n"
-
-
-def _latex(block: Block, folder: Path) -> str:
-    match block:
-        case Heading(text, level):
-            return f"\\{('section', 'subsection', 'subsubsection')[level - 1]}{{{_escaped(text)}}}"
-        case Text(text):
-            return _escaped(text)
-        case Points(items):
-            inner = "\n".join(f"\\item {_escaped(item)}" for item in items)
-            return f"\\begin{{itemize}}\n{inner}\n\\end{{itemize}}"
-        case Table(_, header):
-
-            def line(cells: Sequence[str]) -> str:
-                return " & ".join(map(_escaped, cells)) + r" \\"
-
-            body = "\n".join(line(row) for row in block.cells())
-            return (
-                f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n{line(header)}\n"
-                f"\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}"
-            )
-        case Picture(path, caption):
-            name = _relative(path, folder)
-            return (
-                f"\\begin{{figure}}\n\\includegraphics[width=\\linewidth]{{{name}}}\n"
-                f"\\caption{{{_escaped(caption)}}}\n\\end{{figure}}"
-            )
-
-
-def _escaped(text: str) -> str:
-    escaped = re.sub("|".join(map(re.escape, _LATEX)), lambda mark: _LATEX[mark[0]], text)
-    return _CODE.sub(lambda code: f"\\texttt{{{code[1]}}}", escaped)

@@ -104,12 +104,11 @@ def report(
         typer.Argument(help="Folders that `strop eval` wrote."),
     ],
     folder: Annotated[Path, typer.Option(*OUT, help="Folder for the page.")] = Path("report"),
-    latex: Annotated[bool, typer.Option("--latex", help="Also as LaTeX.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put the results of one or more runs on one page, next to the paper's."""
     check_writable(folder, folder=True)
-    written = write_report(runs, folder, latex=latex)
+    written = write_report(runs, folder)
     if as_json:
         print_json(json.loads((folder / "report.json").read_text(encoding="utf-8")))
         return

@@ -16,7 +16,6 @@ from strop.analysis.probes.scores import (
     depth_errors,
     depth_scores,
     difference,
-    joined,
     mean_average_precision,
     multilabel_scores,
     segmentation_scores,
@@ -62,7 +61,7 @@ def test_segmentation_agrees_with_torchmetrics(seed):
 def test_void_pixels_count_nowhere():
     truth = torch.tensor([[[0, 0], [VOID, VOID]]])
     right = count_pixels(torch.tensor([[[0, 0], [1, 0]]]), truth, 2)
-    assert right.predicted.tolist() == [[2, 0]]
+    assert right[:, 2].tolist() == [[2, 0]]
     assert segmentation_scores(right, draws=2)["values"] == {
         "miou": 100,
         "pixel_accuracy": 100,
@@ -74,8 +73,7 @@ def test_a_class_nobody_saw_or_told_is_left_out_and_one_wrongly_told_is_not():
     truth = torch.tensor([[[0, 0, 0, 1]]])
     predicted = torch.tensor([[[0, 0, 2, 1]]])
     counts = count_pixels(predicted, truth, 4)
-    iou = class_iou(counts.hit, counts.truth, counts.predicted)
-    np.testing.assert_allclose(iou, [2 / 3, 1, 0, np.nan])
+    np.testing.assert_allclose(class_iou(counts), [2 / 3, 1, 0, np.nan])
     scores = segmentation_scores(counts, draws=2)
     assert scores["classes"] == 3
     assert scores["iou"][3] is None
@@ -93,7 +91,7 @@ def test_masks_that_are_all_void_have_no_figure():
 def test_totals_are_over_the_dataset_not_means_over_images():
     truth = torch.tensor([[[0, 0, 0, 1]], [[1, 1, 1, 1]]])
     predicted = torch.tensor([[[0, 0, 0, 0]], [[1, 1, 1, 1]]])
-    counts = joined(
+    counts = np.concatenate(
         [count_pixels(predicted[:1], truth[:1], 2), count_pixels(predicted[1:], truth[1:], 2)]
     )
     values = segmentation_scores(counts, draws=2)["values"]
@@ -113,8 +111,12 @@ def test_intervals_are_seeded_and_hold_the_value():
 # Multi-label.
 
 
+def ranking(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    return np.stack([scores, truth], axis=1)
+
+
 def average_precision(scores: np.ndarray, truth: np.ndarray, points: int = 0) -> float:
-    return float(class_precision(scores[:, None], truth[:, None], points=points)[0])
+    return float(class_precision(ranking(scores[:, None], truth[:, None]), points=points)[0])
 
 
 @given(
@@ -140,7 +142,7 @@ def test_map_agrees_with_torchmetrics():
     scores = torch.rand(40, 6, generator=random)
     truth = torch.rand(40, 6, generator=random) < 0.3
     expected = multilabel_average_precision(scores, truth.long(), num_labels=6, average="macro")
-    found = mean_average_precision(scores.numpy(), truth.numpy())
+    found = mean_average_precision(ranking(scores.numpy(), truth.numpy()))
     assert found == pytest.approx(float(expected), abs=1e-6)
 
 
@@ -155,15 +157,15 @@ def test_eleven_points_by_hand():
 def test_classes_without_positives_are_left_out_and_the_number_of_the_others_is_reported():
     scores = np.array([[0.9, 0.1], [0.2, 0.7]])
     truth = np.array([[True, False], [False, False]])
-    assert np.isnan(class_precision(scores, truth)[1])
-    found = multilabel_scores(scores, truth, draws=5)
+    assert np.isnan(class_precision(ranking(scores, truth))[1])
+    found = multilabel_scores(ranking(scores, truth), draws=5)
     assert found["values"] == {"map": 100, "map_11": 100}
     assert found["classes"] == 1
     assert found["average_precision"] == [100, None]
 
 
 def test_one_image_and_constant_scores():
-    one = multilabel_scores(np.array([[0.3, 0.1]]), np.array([[True, False]]), draws=5)
+    one = multilabel_scores(np.array([[[0.3, 0.1], [1.0, 0.0]]]), draws=5)
     assert one["values"]["map"] == 100
     truth = np.arange(10) < 3
     assert average_precision(np.zeros(10), truth) == pytest.approx(0.3)
@@ -221,7 +223,7 @@ def test_every_figure_is_a_measure():
     predicted, truth = masks(0)
     named = {
         *segmentation_scores(count_pixels(predicted, truth, 5), draws=2)["values"],
-        *multilabel_scores(np.ones((2, 1)), np.ones((2, 1), bool), draws=2)["values"],
+        *multilabel_scores(np.ones((2, 2, 1)), draws=2)["values"],
         *depth_scores(depth_errors(truth.float(), truth.float()), draws=2)["values"],
     }
     assert named <= set(METRICS)
@@ -231,8 +233,8 @@ def test_a_difference_is_paired_by_image():
     random = np.random.default_rng(0)
     base = random.normal(size=200)
     mean = {"mean": (lambda rows: float(rows.mean()), 100)}
-    found = difference(mean, [base + 0.01], [base])
+    found = difference(mean, base + 0.01, base)
     assert found["values"]["mean"] == pytest.approx(1)
     assert found["intervals"]["mean"] == pytest.approx([1, 1]), "equal noise cancels"
-    low, high = difference(mean, [random.permutation(base)], [base])["intervals"]["mean"]
+    low, high = difference(mean, random.permutation(base), base)["intervals"]["mean"]
     assert low < 0 < high

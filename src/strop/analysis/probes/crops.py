@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,6 +29,7 @@ from strop.images import fit_square
 from strop.model.interpreter import prefix_mask
 from strop.model.teacher import PIXELS_PER_LOCATION
 from strop.model.tokenizer import Tokenizer
+from strop.statistics import Array
 
 _THREADS = 8  # that decode images
 
@@ -51,10 +53,10 @@ class CropTask(Protocol):
     def loss(self, maps: Tensor, truth: Tensor, step: int) -> Tensor:
         """Mean loss of maps (b, C, h, w) for truth (b, h, w)."""
 
-    def measure(self, probe: MapProbe, record: Record) -> Any:
-        """Sums of one whole image."""
+    def measure(self, probe: MapProbe, record: Record) -> Array:
+        """Sums of one whole image, (1, ...)."""
 
-    def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
+    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
         """The metrics."""
 
 
@@ -118,7 +120,7 @@ def _probe(
         for row in range(len(scored)):
             parts.append(task.measure(partial(maps, fitted.probe), scored[row]))
             progress(row + 1, len(scored))
-    return {**task.scores(parts, seed), "weight_decay": fitted.weight_decay}
+    return {**task.scores(np.concatenate(parts), seed), "weight_decay": fitted.weight_decay}
 
 
 def output_grid(tokenizer: Tokenizer, name: str, images: Tensor) -> tuple[int, int]:

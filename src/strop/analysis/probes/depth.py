@@ -27,13 +27,7 @@ from strop.analysis.probes.probe import (
     upsample,
 )
 from strop.analysis.probes.protocol import Depth, DepthCrops, find_protocol
-from strop.analysis.probes.scores import (
-    depth_errors,
-    depth_rows,
-    depth_scores,
-    depth_statistics,
-    joined,
-)
+from strop.analysis.probes.scores import depth_errors, depth_scores, depth_statistics
 from strop.analysis.subject import Subject
 from strop.data.decode import nearest
 from strop.data.record import Record
@@ -90,7 +84,7 @@ class DepthTask:
         error = (output[..., 0] - (mean - self.offset) / self.spread).square()
         return (error * known).sum() / known.sum().clamp(min=1e-6)
 
-    def measure(self, output: Tensor, rows: slice) -> Any:
+    def measure(self, output: Tensor, rows: slice) -> Array:
         """Sums of errors of the images at `rows`."""
         truth = self.truth[rows].to(output.device)
         return depth_errors(self.predict(output), truth, least=self.protocol.least)
@@ -100,13 +94,9 @@ class DepthTask:
         metres = output * self.spread + self.offset
         return upsample(metres, self.truth.shape[1:])[:, 0].clamp(self.protocol.least, self.most)
 
-    def rows(self, parts: list[Any]) -> tuple[Array, ...]:
-        """Sums of errors of all images with known pixels."""
-        return (depth_rows(joined(parts)),)
-
-    def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
+    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
         """RMSE, AbsRel, the deltas."""
-        return depth_scores(joined(parts), average=self.protocol.average, seed=seed)
+        return depth_scores(sums, average=self.protocol.average, seed=seed)
 
 
 def pooled_depth(depth: Tensor, locations: int) -> tuple[Tensor, Tensor]:
@@ -176,7 +166,7 @@ class CroppedDepth:
             squared = squared + gap.var()
         return squared.clamp(min=1e-12).sqrt()
 
-    def measure(self, probe: MapProbe, record: Record) -> Any:
+    def measure(self, probe: MapProbe, record: Record) -> Array:
         """Sums of errors over Eigen's crop of a room."""
         image, truth = self.room(record)
         maps = probe(torch.stack([image, image.flip(-1)]))[:, 0]
@@ -187,9 +177,9 @@ class CroppedDepth:
         scored = torch.where(scored <= self.most, scored, 0.0)[None].to(predicted.device)
         return depth_errors(predicted[None], scored, least=self.protocol.least)
 
-    def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
+    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
         """RMSE, AbsRel, the deltas."""
-        return depth_scores(joined(parts), average=self.protocol.average, seed=seed)
+        return depth_scores(sums, average=self.protocol.average, seed=seed)
 
 
 def rotate(image: Tensor, depth: Tensor, degrees: float) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from strop.analysis.probes.protocol import Multilabel, find_protocol
 from strop.analysis.probes.scores import MULTILABEL, multilabel_scores
 from strop.analysis.subject import Subject
 from strop.errors import ConfigError
+from strop.statistics import Array
 
 
 def check(subject: Subject, options: Options) -> None:
@@ -61,14 +62,10 @@ class MultilabelTask:
         """Binary cross-entropy, the mean over classes and images."""
         return F.binary_cross_entropy_with_logits(output[:, 0], self.train[rows].to(output))
 
-    def measure(self, output: Tensor, rows: slice) -> Any:
-        """The classes' scores of the images at `rows`, (b, C)."""
-        return output[:, 0].double().cpu().numpy()
+    def measure(self, output: Tensor, rows: slice) -> Array:
+        """The scores and labels of the images at `rows`, (b, 2, C)."""
+        return np.stack([output[:, 0].double().cpu().numpy(), self.truth[rows].numpy()], axis=1)
 
-    def rows(self, parts: list[Any]) -> tuple[Any, ...]:
-        """Scores and labels (N, C) of all images."""
-        return np.concatenate(parts), self.truth.numpy()
-
-    def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
+    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
         """mAP."""
-        return multilabel_scores(*self.rows(parts), seed=seed)
+        return multilabel_scores(sums, seed=seed)

@@ -9,12 +9,13 @@ with outputs upsampled bilinearly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,6 +36,7 @@ from strop.analysis.subject import Subject
 from strop.data.record import VOID, Dataset
 from strop.device import fits_on
 from strop.errors import DataError
+from strop.statistics import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,13 +80,10 @@ class Task(Protocol):
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Mean loss of a probe's output (b, S, outputs) for training images."""
 
-    def measure(self, output: Tensor, rows: slice) -> Any:
-        """Sums per image for `scores`, of images to score."""
+    def measure(self, output: Tensor, rows: slice) -> Array:
+        """Sums of images to score, one row each, as `statistics` take them."""
 
-    def rows(self, parts: list[Any]) -> tuple[Any, ...]:
-        """The sums of all images, as `statistics` take them."""
-
-    def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
+    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
         """The metrics, with intervals by bootstrap over images."""
 
 
@@ -108,7 +107,7 @@ def run_probe(
 ) -> tuple[dict[str, Any], Fitted]:
     """Train a probe on one set's representation and score it on the other's."""
     fitted = fit_on(task, train, seed=seed, device=device, sequence=sequence)
-    scores = task.scores(measured(task, fitted, scored), seed)
+    scores = task.scores(measured(task, fitted.probe, scored), seed)
     return {**scores, "weight_decay": fitted.weight_decay}, fitted
 
 
@@ -133,20 +132,12 @@ def fit_on(
     return fit_probe(make, loss, task.images, task.schedule, seed=seed, device=device)
 
 
-def measured(task: Task, fitted: Fitted, scored: Representation) -> list[Any]:
+@torch.no_grad()
+def measured(task: Task, probe: Probe, scored: Representation) -> Array:
     """The sums of a trained probe on the images to score."""
-    return [task.measure(out, rows) for rows, out in outputs(fitted.probe, scored, task.chunk)]
-
-
-def outputs(
-    probe: Probe, representation: Representation, chunk: int
-) -> Iterator[tuple[slice, Tensor]]:
-    """A trained probe's output (b, S, C) with the rows that it belongs to, in chunks."""
     device = next(probe.parameters()).device
-    with torch.no_grad():
-        for start in range(0, len(representation), chunk):
-            rows = slice(start, min(start + chunk, len(representation)))
-            yield rows, probe(representation[rows].to(device))
+    chunks = [slice(start, start + task.chunk) for start in range(0, len(scored), task.chunk)]
+    return np.concatenate([task.measure(probe(scored[rows].to(device)), rows) for rows in chunks])
 
 
 def probe_representations(
@@ -157,7 +148,7 @@ def probe_representations(
     scored = representations(subject, seed)
     scores: dict[str, Any] = {}
     probes: dict[str, Probe] = {}
-    parts: dict[str, list[Any]] = {}
+    sums: dict[str, Array] = {}
     for done, name in enumerate(train):
         subject.progress("probes", done, len(train))
         fitted = fit_on(
@@ -167,18 +158,17 @@ def probe_representations(
             device=subject.tokenizer.device,
             sequence=name in SEQUENCES,
         )
-        parts[name] = measured(task, fitted, scored[name])
-        scores[name] = {**task.scores(parts[name], seed), "weight_decay": fitted.weight_decay}
+        sums[name] = measured(task, fitted.probe, scored[name])
+        scores[name] = {**task.scores(sums[name], seed), "weight_decay": fitted.weight_decay}
         probes[name] = fitted.probe
     subject.progress("probes", len(train), len(train))
-    rows = {name: task.rows(each) for name, each in parts.items()}
     headline = dict(list(task.statistics.items())[:1])
     numbers = {
         "train_images": len(subject.fitted_on()),
         "images": len(subject),
         "representations": scores,
         "differences": {
-            f"{first} minus {second}": difference(headline, rows[first], rows[second], seed=seed)
+            f"{first} minus {second}": difference(headline, sums[first], sums[second], seed=seed)
             for first, second in DIFFERENCES
         },
     }

@@ -6,70 +6,51 @@ Functions of one metric return shares and metres; the `*_scores` return the metr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from strop.data.record import VOID
 from strop.statistics import Array, Statistic, bootstrap
 
 Statistics = Mapping[str, tuple[Statistic, float]]
-"""Functions of rows, one row per image, and the factors that give their units."""
+"""Functions of sums, one row per image, and the factors that give their units."""
 
 
-def with_intervals(
-    statistics: Statistics, *rows: ArrayLike, seed: int, draws: int
-) -> dict[str, Any]:
-    """Statistics of rows, one per image, each times a factor, with bootstrap intervals."""
+def with_intervals(statistics: Statistics, *sums: Array, seed: int, draws: int) -> dict[str, Any]:
+    """Statistics of sums, each times a factor, with bootstrap intervals over images."""
     values, intervals = {}, {}
     for name, (statistic, factor) in statistics.items():
-        found = bootstrap(statistic, *rows, seed=seed, draws=draws)
+        found = bootstrap(statistic, *sums, seed=seed, draws=draws)
         values[name] = factor * found.value
         intervals[name] = [factor * found.low, factor * found.high]
     return {"values": values, "intervals": intervals}
 
 
 def difference(
-    statistics: Statistics,
-    first: Sequence[ArrayLike],
-    second: Sequence[ArrayLike],
-    *,
-    seed: int = 0,
-    draws: int = 1000,
+    statistics: Statistics, first: Array, second: Array, *, seed: int = 0, draws: int = 1000
 ) -> dict[str, Any]:
-    """Statistics of one group of rows less those of another, the images drawn together."""
+    """Statistics of some sums less those of others, the images drawn together."""
 
     def less(statistic: Statistic) -> Statistic:
-        return lambda *rows: statistic(*rows[: len(first)]) - statistic(*rows[len(first) :])
+        return lambda one, other: statistic(one) - statistic(other)
 
     pairs = {name: (less(statistic), factor) for name, (statistic, factor) in statistics.items()}
-    return with_intervals(pairs, *first, *second, seed=seed, draws=draws)
+    return with_intervals(pairs, first, second, seed=seed, draws=draws)
 
 
 # Segmentation.
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PixelCounts:
-    """Pixels per image and class, (N, C) each: correct ones, in the truth, in the prediction."""
+def count_pixels(predicted: Tensor, truth: Tensor, classes: int) -> Array:
+    """Pixels of each image and class (B, 3, C): correct ones, in the truth, in the prediction.
 
-    hit: Array
-    truth: Array
-    predicted: Array
-
-    def rows(self) -> tuple[Array, Array, Array]:
-        """The counts as functions of rows take them."""
-        return self.hit, self.truth, self.predicted
-
-
-def count_pixels(predicted: Tensor, truth: Tensor, classes: int) -> PixelCounts:
-    """Counts of class ids (B, H, W); pixels whose truth is `VOID` are ignored."""
+    From class ids (B, H, W); pixels whose truth is `VOID` are ignored.
+    """
     rows = torch.arange(len(truth), device=truth.device).view(-1, 1, 1).expand_as(truth) * classes
     known = truth != VOID
 
@@ -79,33 +60,31 @@ def count_pixels(predicted: Tensor, truth: Tensor, classes: int) -> PixelCounts:
         return counts.view(-1, classes).cpu().numpy().astype(np.float64)
 
     truth, predicted = truth.long(), predicted.long()
-    return PixelCounts(
-        hit=count(truth, known & (truth == predicted)),
-        truth=count(truth, known),
-        predicted=count(predicted, known),
-    )
+    correct = count(truth, known & (truth == predicted))
+    return np.stack([correct, count(truth, known), count(predicted, known)], axis=1)
 
 
-def class_iou(hit: Array, truth: Array, predicted: Array) -> Array:
+def class_iou(counts: Array) -> Array:
     """(C,) intersection over union of dataset totals; NaN for classes that do not occur."""
-    union = truth.sum(0) + predicted.sum(0) - hit.sum(0)
-    return np.divide(hit.sum(0), union, out=np.full(len(union), np.nan), where=union > 0)
+    hit, truth, predicted = counts.sum(axis=0)
+    return _shares(hit, truth + predicted - hit)
 
 
-def mean_iou(hit: Array, truth: Array, predicted: Array) -> float:
+def mean_iou(counts: Array) -> float:
     """Mean IoU over the classes that occur in the truth or the prediction."""
-    return _mean(class_iou(hit, truth, predicted))
+    return _mean(class_iou(counts))
 
 
-def pixel_accuracy(hit: Array, truth: Array, predicted: Array) -> float:
+def pixel_accuracy(counts: Array) -> float:
     """The share of labelled pixels that are correct."""
-    return float(hit.sum() / truth.sum()) if truth.sum() else float("nan")
+    hit, truth, _ = counts.sum(axis=(0, 2))
+    return float(hit / truth) if truth else float("nan")
 
 
-def mean_class_accuracy(hit: Array, truth: Array, predicted: Array) -> float:
+def mean_class_accuracy(counts: Array) -> float:
     """The share of correct pixels of each class, averaged over the classes in the truth."""
-    totals = truth.sum(0)
-    return _mean(np.divide(hit.sum(0), totals, out=np.full(len(totals), np.nan), where=totals > 0))
+    hit, truth, _ = counts.sum(axis=0)
+    return _mean(_shares(hit, truth))
 
 
 SEGMENTATION: Statistics = {
@@ -115,12 +94,11 @@ SEGMENTATION: Statistics = {
 }
 
 
-def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000) -> dict[str, Any]:
+def segmentation_scores(counts: Array, *, seed: int = 0, draws: int = 1000) -> dict[str, Any]:
     """All metrics, the number of classes in mIoU, and the IoU of each class (None if undefined)."""
-    rows = counts.rows()
-    iou = class_iou(*rows)
+    iou = class_iou(counts)
     return {
-        **with_intervals(SEGMENTATION, *rows, seed=seed, draws=draws),
+        **with_intervals(SEGMENTATION, counts, seed=seed, draws=draws),
         "classes": int(np.isfinite(iou).sum()),
         "iou": _percents(iou),
     }
@@ -129,13 +107,14 @@ def segmentation_scores(counts: PixelCounts, *, seed: int = 0, draws: int = 1000
 # Multi-label.
 
 
-def class_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> Array:
-    """(C,) average precision of scores (N, C): the area under precision over recall.
+def class_precision(ranking: Array, *, points: int = 0) -> Array:
+    """(C,) average precision of scores and labels (N, 2, C): the area under precision over recall.
 
     By default the mean over positives of the precision at their rank, with ties counted together.
     With `points` 11, PASCAL VOC 2007's: the mean over recalls 0, .1, ... 1 of the best precision at
     that recall or a higher one. NaN for classes without positives.
     """
+    scores, truth = ranking[:, 0], ranking[:, 1] > 0
     order = np.argsort(-scores, axis=0, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=0)
     positive = np.take_along_axis(truth, order, axis=0)
@@ -156,9 +135,9 @@ def class_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0)
         return np.where(positives > 0, picked.mean(axis=0), np.nan)
 
 
-def mean_average_precision(scores: Array, truth: NDArray[np.bool_], *, points: int = 0) -> float:
-    """Mean average precision over classes with positives; scores and truth are (N, C)."""
-    return _mean(class_precision(scores, truth, points=points))
+def mean_average_precision(ranking: Array, *, points: int = 0) -> float:
+    """Mean average precision of scores and labels (N, 2, C) over classes with positives."""
+    return _mean(class_precision(ranking, points=points))
 
 
 MULTILABEL: Statistics = {
@@ -167,13 +146,11 @@ MULTILABEL: Statistics = {
 }
 
 
-def multilabel_scores(
-    scores: Array, truth: NDArray[np.bool_], *, seed: int = 0, draws: int = 1000
-) -> dict[str, Any]:
+def multilabel_scores(ranking: Array, *, seed: int = 0, draws: int = 1000) -> dict[str, Any]:
     """mAP by both definitions, the number of classes in it, and the precision of each class."""
-    precision = class_precision(scores, truth)
+    precision = class_precision(ranking)
     return {
-        **with_intervals(MULTILABEL, scores, truth, seed=seed, draws=draws),
+        **with_intervals(MULTILABEL, ranking, seed=seed, draws=draws),
         "classes": int(np.isfinite(precision).sum()),
         "average_precision": _percents(precision),
     }
@@ -184,20 +161,12 @@ def multilabel_scores(
 DELTA = 1.25
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DepthErrors:
-    """Sums over the known pixels of each image, (N,) each."""
+def depth_errors(predicted: Tensor, truth: Tensor, *, least: float = 1e-3) -> Array:
+    """Sums of errors of depths (B, H, W) in metres where the truth is above 0.
 
-    pixels: Array
-    squared: Array
-    relative: Array
-    delta1: Array
-    delta2: Array
-    delta3: Array
-
-
-def depth_errors(predicted: Tensor, truth: Tensor, *, least: float = 1e-3) -> DepthErrors:
-    """Errors of depths (B, H, W) in metres where the truth is above 0."""
+    (b, 6) for the images with such pixels: their number, squared and relative errors, and how many
+    are within a factor of 1.25, 1.25² and 1.25³.
+    """
     known = truth > 0
     predicted = predicted.double().clamp(min=least)
     safe = torch.where(known, truth.double(), 1.0)
@@ -206,14 +175,14 @@ def depth_errors(predicted: Tensor, truth: Tensor, *, least: float = 1e-3) -> De
     def total(value: Tensor) -> Array:
         return torch.where(known, value.double(), 0.0).sum((1, 2)).cpu().numpy()
 
-    return DepthErrors(
-        pixels=total(torch.ones_like(safe)),
-        squared=total((predicted - safe).square()),
-        relative=total((predicted - safe).abs() / safe),
-        delta1=total(ratio < DELTA),
-        delta2=total(ratio < DELTA**2),
-        delta3=total(ratio < DELTA**3),
-    )
+    errors = [
+        torch.ones_like(safe),
+        (predicted - safe).square(),
+        (predicted - safe).abs() / safe,
+        *(ratio < DELTA**power for power in (1, 2, 3)),
+    ]
+    sums = np.stack([total(each) for each in errors], axis=1)
+    return sums[sums[:, 0] > 0]
 
 
 def depth_statistics(average: str = "pixels") -> Statistics:
@@ -238,28 +207,19 @@ def depth_statistics(average: str = "pixels") -> Statistics:
     }
 
 
-def depth_rows(errors: DepthErrors) -> Array:
-    """The sums (N, 6) of the images that have known pixels."""
-    sums = np.stack([getattr(errors, field.name) for field in fields(errors)], axis=1)
-    return sums[sums[:, 0] > 0]
-
-
 def depth_scores(
-    errors: DepthErrors, *, average: str = "pixels", seed: int = 0, draws: int = 1000
+    sums: Array, *, average: str = "pixels", seed: int = 0, draws: int = 1000
 ) -> dict[str, Any]:
     """All metrics and the number of images that they are taken over."""
-    sums = depth_rows(errors)
     found = with_intervals(
         depth_statistics(average), sums, seed=seed, draws=draws if len(sums) else 0
     )
     return {**found, "images": len(sums)}
 
 
-def joined(parts: list[Any]) -> Any:
-    """The sums of several batches, concatenated."""
-    kind = type(parts[0])
-    names = [field.name for field in fields(kind)]
-    return kind(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+def _shares(parts: Array, wholes: Array) -> Array:
+    """Parts of wholes; NaN where the whole is 0."""
+    return np.divide(parts, wholes, out=np.full(len(wholes), np.nan), where=wholes > 0)
 
 
 def _mean(values: Array) -> float:

@@ -37,7 +37,7 @@ from strop.analysis.probes.probe import (
     upsample,
 )
 from strop.analysis.probes.protocol import Crops, Segmentation, find_protocol
-from strop.analysis.probes.scores import SEGMENTATION, count_pixels, joined, segmentation_scores
+from strop.analysis.probes.scores import SEGMENTATION, count_pixels, segmentation_scores
 from strop.analysis.subject import Subject
 from strop.data.decode import nearest
 from strop.data.record import VOID, Record
@@ -103,7 +103,7 @@ class SegmentationTask:
         pixels = shares.sum().clamp(min=1e-6)
         return -(shares * output.log_softmax(dim=-1)).sum() / pixels
 
-    def measure(self, output: Tensor, rows: slice) -> Any:
+    def measure(self, output: Tensor, rows: slice) -> Array:
         """Pixel counts of the images at `rows`."""
         return count_pixels(self.predict(output), self.truth[rows].to(output.device), self.outputs)
 
@@ -111,13 +111,9 @@ class SegmentationTask:
         """(b, S, C) to class ids (b, H, H)."""
         return upsample(output, self.truth.shape[1:]).argmax(dim=1)
 
-    def rows(self, parts: list[Any]) -> tuple[Array, ...]:
-        """Pixel counts (N, C) of all images."""
-        return tuple(joined(parts).rows())
-
-    def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
+    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
         """mIoU, pixel and class accuracy."""
-        return segmentation_scores(joined(parts), seed=seed)
+        return segmentation_scores(sums, seed=seed)
 
 
 def class_shares(masks: Tensor, classes: int, locations: int) -> Tensor:
@@ -178,7 +174,7 @@ class CroppedSegmentation:
         """Cross-entropy over the labelled pixels."""
         return F.cross_entropy(maps, truth.long(), ignore_index=VOID)
 
-    def measure(self, probe: MapProbe, record: Record) -> Any:
+    def measure(self, probe: MapProbe, record: Record) -> Array:
         """Pixel counts of an image at the size of its mask."""
         assert record.semantic is not None
         image = scale_short_side(record.image, self.crops.short_side)
@@ -188,6 +184,6 @@ class CroppedSegmentation:
         truth = record.semantic[None].to(logits.device)
         return count_pixels(logits.argmax(dim=1), truth, self.outputs)
 
-    def scores(self, parts: list[Any], seed: int) -> dict[str, Any]:
+    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
         """mIoU, pixel and class accuracy."""
-        return segmentation_scores(joined(parts), seed=seed)
+        return segmentation_scores(sums, seed=seed)
