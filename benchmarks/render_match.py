@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from clevr_scenes import read_scenes
 from common import save
 from strop.files import atomic_path
-from strop.scenes import Scenes, read_scenes, render, sample_scenes, truth
+from strop.scenes import Scenes, render, sample_scenes, truth
 from strop.scenes import vocabulary as words
 from strop.scenes.render import camera_rays, radiance, world
 

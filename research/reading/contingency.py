@@ -26,7 +26,7 @@ from strop.analysis.regions import (
 from strop.analysis.subject import Subject
 from strop.figures import DIVERGING, PALETTE, new_figure, plain_axes
 from strop.program import Program
-from strop.statistics import Array, auc, bootstrap, cramers_v, mutual_information, null_p
+from strop.statistics import Array, auc, bootstrap, mutual_information, null_p
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,6 +125,19 @@ def bag_of_codes(program: Program) -> Array:
     """How often each code occurs in each program: `(B, N)`."""
     bags = torch.zeros(len(program), program.codebook_size, dtype=torch.double)
     return bags.scatter_add_(1, program.codes, program.active.double()).numpy()
+
+
+def cramers_v(table: Array) -> float:
+    """Cramér's V of a (R, C) table of counts: 0 for independence, 1 for a one-to-one relation.
+
+    Empty rows and columns are left out; NaN if fewer than two of either remain.
+    """
+    counts = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
+    if min(counts.shape) < 2:
+        return float("nan")
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    return float(np.sqrt(chi2 / counts.sum() / (min(counts.shape) - 1)))
 
 
 def associate(words: Array, codes: Array, options: Options) -> dict[str, float]:

@@ -160,20 +160,6 @@ def mutual_information(table: ArrayLike) -> float:
     return float(marginals - entropy(counts.reshape(-1)))
 
 
-def cramers_v(table: ArrayLike) -> float:
-    """Cramér's V of a (R, C) table of counts: 0 for independence, 1 for a one-to-one relation.
-
-    Empty rows and columns are left out; NaN if fewer than two of either remain.
-    """
-    counts = np.asarray(table, np.float64)
-    counts = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
-    if min(counts.shape) < 2:
-        return float("nan")
-    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
-    chi2 = ((counts - expected) ** 2 / expected).sum()
-    return float(np.sqrt(chi2 / counts.sum() / (min(counts.shape) - 1)))
-
-
 def purity(table: ArrayLike) -> float:
     """Share of the counts of a (R, C) table that lie in the largest column of their row."""
     counts = np.asarray(table, np.float64)

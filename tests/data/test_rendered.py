@@ -11,7 +11,7 @@ from strop.data import ScenesDataset, write_scenes
 from strop.data import rendered as writing
 from strop.data.record import Dataset
 from strop.errors import DataError, FormatError
-from strop.scenes import read_scenes
+from strop.scenes.describe import check_scene
 
 
 def test_records():
@@ -73,11 +73,11 @@ def files(folder):
 def test_writing_clevrs_layout(tmp_path):
     path = write_scenes(tmp_path, 3, 32, seed=5, split="val")
     assert path == tmp_path / "scenes" / "CLEVR_val_scenes.json"
-    _, described = read_scenes(path, 32)
     dataset = ScenesDataset(3, seed=5, size=32, split="val")
     content = json.loads(path.read_text())
     assert content["info"]["split"] == "val"
-    for index, scene in enumerate(described):
+    for index, scene in enumerate(content["scenes"]):
+        check_scene(scene, str(path))
         record = dataset[index]
         assert scene == json.loads(json.dumps(record.scene))
         name = scene["image_filename"]

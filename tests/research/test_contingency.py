@@ -49,6 +49,13 @@ def test_p_is_uniform_for_unrelated_words_and_codes():
     assert scipy.stats.kstest(ps, "uniform").pvalue > 0.01
 
 
+def test_cramers_v_is_scipys():
+    table = np.random.default_rng(0).integers(1, 30, (4, 5))
+    v = scipy.stats.contingency.association(table, method="cramer")
+    assert contingency.cramers_v(table) == pytest.approx(v, abs=1e-9)
+    assert np.isnan(contingency.cramers_v(np.array([[1, 0], [3, 0]])))
+
+
 def test_an_exclusive_or_of_codes_is_found_by_pairs_alone():
     generator = np.random.default_rng(0)
     bags = generator.integers(0, 2, (400, 6)).astype(float)

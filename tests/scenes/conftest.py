@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 
 from strop.scenes import Scenes
 from strop.scenes import vocabulary as words
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 Thing = tuple[str, str, str, str, float, float, float]
 """shape, size, material, colour, x, y, rotation."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from clevr_scenes import fit_camera
 from strop.scenes import camera as cameras
 from strop.scenes import vocabulary as words
 
@@ -56,5 +57,5 @@ def test_a_camera_is_found_again_from_rounded_pixels():
     )
     pixels = cameras.project(camera, points[None], 240, 320)[0]
     pixels[:, :2] = pixels[:, :2].round()
-    found = cameras.fit(points, pixels, 240, 320)
+    found = fit_camera(points, pixels, 240, 320)
     assert (found - camera[0]).abs().max() < 0.05

@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
+from clevr_scenes import parse, read_scenes
 from strop.errors import DataError
 from strop.scenes import camera as cameras
-from strop.scenes import describe, parse, read_scenes, sample_scenes, truth
+from strop.scenes import describe, sample_scenes, truth
 
 
 def test_json_round_trip():

@@ -6,7 +6,7 @@ from strop.data.pack import PackReport, pack_dataset
 from strop.data.record import VOID, Batch, BatchDataset, Dataset, Record, concat, stack
 from strop.data.rendered import ScenesDataset, write_scenes
 from strop.data.spec import KINDS, Spec, open_dataset, parse_spec
-from strop.data.transforms import fit_record, flip
+from strop.data.transforms import fit_record
 
 __all__ = [
     "KINDS",
@@ -24,7 +24,6 @@ __all__ = [
     "concat",
     "epoch_order",
     "fit_record",
-    "flip",
     "image_batches",
     "open_dataset",
     "pack_dataset",

@@ -1,8 +1,8 @@
-"""Resize and flip records: image, masks, depth and the pixel coordinates of the scene."""
+"""Resize records: image, masks, depth and the pixel coordinates of the scene."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -42,12 +42,15 @@ def fit_record(record: Record, size: int, fit: Fit = "squash", resize: Resize = 
         square[y0:y1, x0:x1] = kept
         return square
 
-    def move(x: float, y: float) -> tuple[float, float]:
+    def move(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An object of the scene, with its `pixel_coords` (x, y, distance) moved."""
+        if "pixel_coords" not in entry:
+            return entry
+        x, y, *rest = entry["pixel_coords"]
         # Pixels are counted from 0 at their centres.
-        return (
-            (x - left + 0.5) * (x1 - x0) / (right - left) - 0.5 + x0,
-            (y - top + 0.5) * (y1 - y0) / (bottom - top) - 0.5 + y0,
-        )
+        x = (x - left + 0.5) * (x1 - x0) / (right - left) - 0.5 + x0
+        y = (y - top + 0.5) * (y1 - y0) / (bottom - top) - 0.5 + y0
+        return {**entry, "pixel_coords": [x, y, *rest]}
 
     if resize == "fast":
         picture = interpolate(record.image[:, top:bottom, left:right], y1 - y0, x1 - x0)
@@ -60,6 +63,9 @@ def fit_record(record: Record, size: int, fit: Fit = "squash", resize: Resize = 
     valid = record.valid
     if fit == "pad" and valid is None:
         valid = torch.ones(height, width, dtype=torch.bool)
+    scene = record.scene
+    if scene is not None and "objects" in scene:
+        scene = {**scene, "objects": [move(entry) for entry in scene["objects"]]}
     return replace(
         record,
         image=image,
@@ -67,46 +73,5 @@ def fit_record(record: Record, size: int, fit: Fit = "squash", resize: Resize = 
         instance=window(record.instance, 0),
         depth=window(record.depth, 0),
         valid=window(valid, False),
-        scene=_move_pixels(record.scene, move),
-    )
-
-
-def flip(record: Record) -> Record:
-    """The record mirrored left to right. In its scene, left and right are exchanged."""
-
-    def mirror(part: Tensor | None) -> Tensor | None:
-        return None if part is None else part.flip(-1)
-
-    width = record.image.shape[-1]
-    scene = _move_pixels(record.scene, lambda x, y: (width - 1 - x, y))
-    if scene is not None:
-        swap = {"left": "right", "right": "left"}
-        scene = dict(scene)
-        for field in ("directions", "relationships"):
-            if isinstance(scene.get(field), Mapping):
-                # The order of keys is kept, so that flipping twice is the identity.
-                scene[field] = {key: scene[field][swap.get(key, key)] for key in scene[field]}
-    return replace(
-        record,
-        image=record.image.flip(-1),
-        semantic=mirror(record.semantic),
-        instance=mirror(record.instance),
-        depth=mirror(record.depth),
-        valid=mirror(record.valid),
         scene=scene,
     )
-
-
-def _move_pixels(
-    scene: Mapping[str, Any] | None, move: Callable[[float, float], tuple[float, float]]
-) -> Mapping[str, Any] | None:
-    """The scene with the `pixel_coords` (x, y, distance) of its objects moved."""
-    if scene is None or "objects" not in scene:
-        return scene
-    objects = []
-    for entry in scene["objects"]:
-        if "pixel_coords" in entry:
-            x, y, *rest = entry["pixel_coords"]
-            entry = {**entry, "pixel_coords": [*move(x, y), *rest]}
-        objects.append(entry)
-    return {**scene, "objects": objects}

@@ -1,6 +1,6 @@
 """CLEVR-style scenes, sampled and rendered in batched torch."""
 
-from strop.scenes.describe import describe, parse, read_scenes
+from strop.scenes.describe import describe
 from strop.scenes.render import render, truth
 from strop.scenes.sampling import object_counts, sample_scenes
 from strop.scenes.scene import Scenes, class_names, semantic_masks
@@ -10,8 +10,6 @@ __all__ = [
     "class_names",
     "describe",
     "object_counts",
-    "parse",
-    "read_scenes",
     "render",
     "sample_scenes",
     "semantic_masks",

@@ -73,38 +73,3 @@ def ground_directions() -> dict[str, tuple[float, float, float]]:
         "above": (0.0, 0.0, 1.0),
         "below": (0.0, 0.0, -1.0),
     }
-
-
-def fit(points: Tensor, pixels: Tensor, height: int, width: int) -> Tensor:
-    """Fit the position (3,) of the camera to `points` (M, 3) and their `pixels` (M, 3), in float64.
-
-    CLEVR's JSON has no camera. Its depths are exact and its pixels are rounded, so three objects
-    determine the three unknowns. `pixels` are (column, row, depth).
-    """
-    points, pixels = points.to(torch.float64), pixels.to(torch.float64)
-    # Standard errors: a third of a pixel by rounding, and the float32 precision of the depth.
-    weight = torch.tensor([3.0, 3.0, 3000.0], dtype=torch.float64)
-    camera = torch.tensor(words.CAMERA, dtype=torch.float64)
-
-    def residual(position: Tensor) -> Tensor:
-        seen = project(position[None], points[None], height, width)[0]
-        return ((seen - pixels) * weight).reshape(-1)
-
-    damping = 1e-3
-    error = residual(camera)
-    for _ in range(30):
-        columns = [
-            (residual(camera + 1e-6 * unit) - error) / 1e-6
-            for unit in torch.eye(3, dtype=torch.float64)
-        ]
-        slope = torch.stack(columns, dim=-1)
-        square = slope.T @ slope
-        step = torch.linalg.solve(square + damping * torch.diag(square.diagonal()), slope.T @ error)
-        trial = residual(camera - step)
-        if trial.square().sum() < error.square().sum():
-            camera, error, damping = camera - step, trial, damping / 10
-            if step.abs().max() < 1e-9:
-                break
-        else:
-            damping *= 10
-    return camera

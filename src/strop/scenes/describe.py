@@ -1,21 +1,18 @@
-"""Scenes to CLEVR's JSON and back."""
+"""Scenes to CLEVR's JSON, and checks of such JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from strop.errors import DataError
-from strop.files import PathLike
 from strop.scenes import camera as cameras
 from strop.scenes import vocabulary as words
 from strop.scenes.scene import Scenes
 
-_WORDS = {
+FIELDS = {
     "shape": words.SHAPES,
     "size": words.SIZES,
     "material": words.MATERIALS,
@@ -41,7 +38,7 @@ def describe(
         for slot in torch.nonzero(scenes.present[row]).squeeze(-1).tolist():
             column, line, depth = pixels[row, slot].tolist()
             entry: dict[str, Any] = {
-                name: table[int(getattr(scenes, name)[row, slot])] for name, table in _WORDS.items()
+                name: table[int(getattr(scenes, name)[row, slot])] for name, table in FIELDS.items()
             }
             entry["3d_coords"] = scenes.centre[row, slot].tolist()
             entry["rotation"] = float(scenes.rotation[row, slot])
@@ -82,95 +79,6 @@ def relationships(
     return related
 
 
-def read_scenes(
-    path: PathLike, size: int | tuple[int, int] = words.REFERENCE_SIZE
-) -> tuple[Scenes, list[dict[str, Any]]]:
-    """Read a CLEVR scenes file: the scenes as tensors, and as parsed JSON.
-
-    `size` is the size of the images. If the file has no camera, it is fitted to the coordinates of
-    the objects. If it has no lights, they are placed without jitter.
-    """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror or error}).",
-            "Expected CLEVR's scenes file, such as scenes/CLEVR_val_scenes.json.",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{path} is not JSON ({error}).", "The file is damaged; fetch or write it again."
-        ) from error
-    described = content.get("scenes") if isinstance(content, dict) else None
-    if not isinstance(described, list):
-        raise DataError(
-            f"{path} has no field 'scenes'.", "Expected CLEVR's scenes file: an info and a list."
-        )
-    return parse(described, size, path), described
-
-
-def parse(
-    described: Sequence[Mapping[str, Any]],
-    size: int | tuple[int, int] = words.REFERENCE_SIZE,
-    source: object = "the scene description",
-) -> Scenes:
-    """Convert scene descriptions to tensors; errors name `source`."""
-    height, width = (size, size) if isinstance(size, int) else size
-    count, slots = len(described), words.MAX_OBJECTS
-    columns = {name: torch.zeros(count, slots, dtype=torch.int64) for name in _WORDS}
-    position = torch.zeros(count, slots, 2, dtype=torch.float64)
-    rotation = torch.zeros(count, slots, dtype=torch.float64)
-    present = torch.zeros(count, slots, dtype=torch.bool)
-    camera = torch.tensor([words.CAMERA] * count, dtype=torch.float64).reshape(-1, 3)
-    lights = torch.tensor([words.LIGHT_POSITIONS] * count, dtype=torch.float64).reshape(-1, 3, 3)
-    for row, scene in enumerate(described):
-        where = f"{source}, scene {row}"
-        check_scene(scene, where)
-        objects = scene["objects"]
-        if len(objects) > slots:
-            raise DataError(
-                f"{where}: holds {len(objects)} objects.", f"At most {slots} are supported."
-            )
-        points, pixels = [], []
-        for slot, entry in enumerate(objects):
-            here = f"{where}, object {slot}"
-            for name, table in _WORDS.items():
-                word = entry[name]
-                if word not in table:
-                    raise DataError(
-                        f"{here}: field {name!r} is {word!r}.", f"Expected one of {table}."
-                    )
-                columns[name][row, slot] = table.index(word)
-            point = entry["3d_coords"]
-            position[row, slot] = torch.tensor(point[:2], dtype=torch.float64)
-            rotation[row, slot] = entry["rotation"]
-            present[row, slot] = True
-            points.append(point)
-            pixels.append(entry["pixel_coords"])
-        if "camera" in scene:
-            camera[row] = torch.tensor(numbers(scene, "camera", 3, where), dtype=torch.float64)
-        elif points:
-            camera[row] = cameras.fit(
-                torch.tensor(points, dtype=torch.float64),
-                torch.tensor(pixels, dtype=torch.float64),
-                height,
-                width,
-            )
-        if "lights" in scene:
-            given = field(scene, "lights", dict, where)
-            for index, name in enumerate(words.LIGHTS):
-                place = numbers(given, name, 3, f"{where}, lights")
-                lights[row, index] = torch.tensor(place, dtype=torch.float64)
-    return Scenes(
-        **columns,
-        position=position,
-        rotation=rotation,
-        present=present,
-        camera=camera,
-        lights=lights,
-    )
-
-
 def check_scene(scene: object, where: str) -> None:
     """Raise `DataError` if `scene` is not in CLEVR's format; `where` names the file.
 
@@ -178,7 +86,7 @@ def check_scene(scene: object, where: str) -> None:
     """
     for slot, entry in enumerate(field(scene, "objects", list, where)):
         here = f"{where}, object {slot}"
-        for name in _WORDS:
+        for name in FIELDS:
             field(entry, name, str, here)
         numbers(entry, "3d_coords", 3, here)
         numbers(entry, "rotation", None, here)
