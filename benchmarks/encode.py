@@ -34,6 +34,7 @@ from strop.model.teacher import TeacherConfig
 from strop.recorded import Recorded
 from strop.training.preset import load_preset
 
+torch._dynamo.config.recompile_limit = 64  # one encoder in several sizes, several encoders
 WHERE = device()
 ON_GPU = WHERE.type == "cuda"
 Calls = dict[Any, Callable[[], Any]]

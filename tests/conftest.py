@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable
@@ -69,9 +70,11 @@ def make_tokenizer(tiny_teacher: Teacher) -> Callable[..., Tokenizer]:
             "interpreter": InterpreterConfig(**sizes),
             "decoder": DecoderConfig(widths=(16, 8, 8, 8)),
         }
+        # A test on a GPU moves the teacher too; other tests must not notice.
+        teacher = copy.deepcopy(tiny_teacher) if torch.cuda.is_available() else tiny_teacher
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            tokenizer = Tokenizer(TokenizerConfig(**{**values, **changes}), teacher=tiny_teacher)
+            tokenizer = Tokenizer(TokenizerConfig(**{**values, **changes}), teacher=teacher)
             torch.manual_seed(seed)
             enliven(tokenizer, seen(tokenizer.config.image_size))
         return tokenizer.eval()

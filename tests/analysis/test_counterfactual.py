@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -123,7 +121,7 @@ def test_a_program_of_another_model_is_refused(tokenizer, make_tokenizer, images
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_maps_on_a_gpu_are_those_of_the_cpu(make_tokenizer, tokenizer, program):
-    on_gpu = copy.deepcopy(make_tokenizer()).to("cuda")  # the teacher is shared with all tests
+    on_gpu = make_tokenizer().to("cuda")
     on_gpu.precision = "fp32"
     maps = strop.erasure(on_gpu, program).cpu()
     torch.testing.assert_close(maps, strop.erasure(tokenizer, program), atol=1e-3, rtol=0)

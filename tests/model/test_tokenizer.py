@@ -516,7 +516,7 @@ def test_the_teacher_follows_the_model_and_is_loaded_when_needed(tokenizer):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_in_fp32_agrees_with_the_cpu(make_tokenizer, images, program):
-    tokenizer = copy.deepcopy(make_tokenizer()).to("cuda")  # the teacher is shared with all tests
+    tokenizer = make_tokenizer().to("cuda")
     tokenizer.precision = "fp32"
     on_gpu = tokenizer.encode(images)
     assert (on_gpu.codes.cpu() == program.codes).float().mean() >= 0.99
