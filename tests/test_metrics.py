@@ -6,6 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import r2_score
 
+from strop.errors import ModelError
 from strop.metrics import cosine, r2, r2_centred
 
 TARGET = torch.tensor([[[1.0, 10.0], [3.0, 14.0]]])  # scalar mean 7, channel means 2 and 12
@@ -38,3 +39,9 @@ def test_centred_agrees_with_scikit_learn() -> None:
 def test_cosine_hand_worked() -> None:
     a, b = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]]), torch.tensor([[[1.0, 1.0], [0.0, -1.0]]])
     assert cosine(a, b) == pytest.approx((2**-0.5 - 1) / 2)
+
+
+@pytest.mark.parametrize("metric", [cosine, r2, r2_centred])
+def test_fields_of_different_shapes_are_refused(metric) -> None:
+    with pytest.raises(ModelError, match=r"shapes \(2, 4, 3\) and \(1, 4, 3\) were compared"):
+        metric(torch.ones(2, 4, 3), torch.ones(1, 4, 3))

@@ -29,7 +29,7 @@ def register_with_transformers() -> None:
 def _register_model(module: ModuleType) -> None:
     from transformers import AutoConfig, PretrainedConfig
 
-    from strop.model.checkpoint import MODEL_TYPE
+    from strop.model.checkpoint import MODEL_TYPE, load
     from strop.model.tokenizer import Tokenizer
 
     class StropConfig(PretrainedConfig):  # type: ignore[misc]
@@ -45,7 +45,10 @@ def _register_model(module: ModuleType) -> None:
         @classmethod
         def from_pretrained(cls, name: str, **options: Any) -> Tokenizer:
             """Options that concern only models of transformers are left out."""
-            known = signature(Tokenizer.from_pretrained).parameters
+            known = {
+                *signature(Tokenizer.from_pretrained).parameters,
+                *signature(load).parameters,
+            }
             return Tokenizer.from_pretrained(
                 name, **{key: value for key, value in options.items() if key in known}
             )

@@ -9,24 +9,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.errors import ModelError
+
 
 def r2(predicted: Tensor, target: Tensor) -> Tensor:
     """R² of fields `(B, S, d)`, the total taken about one scalar mean: the paper's figures."""
-    residual = (predicted - target).double().square().sum()
-    total = (target.double() - target.double().mean()).square().sum()
-    return 1 - residual / total
+    return _explained(predicted, target, target.double().mean())
 
 
 def r2_centred(predicted: Tensor, target: Tensor) -> Tensor:
     """R² of fields `(B, S, d)`, the total taken about each channel's mean: the harder one."""
-    residual = (predicted - target).double().square().sum()
-    total = (target.double() - target.double().mean(dim=(0, 1))).square().sum()
-    return 1 - residual / total
+    return _explained(predicted, target, target.double().mean(dim=(0, 1)))
 
 
 def cosine(predicted: Tensor, target: Tensor) -> Tensor:
     """Mean cosine similarity over all locations of fields `(B, S, d)`."""
+    _check_same_shape(predicted, target)
     return F.cosine_similarity(predicted, target, dim=-1).double().mean()
+
+
+def _explained(predicted: Tensor, target: Tensor, mean: Tensor) -> Tensor:
+    _check_same_shape(predicted, target)
+    residual = (predicted - target).double().square().sum()
+    return 1 - residual / (target.double() - mean).square().sum()
+
+
+def _check_same_shape(predicted: Tensor, target: Tensor) -> None:
+    if predicted.shape != target.shape:
+        raise ModelError(
+            f"Fields of shapes {tuple(predicted.shape)} and {tuple(target.shape)} were compared.",
+            "Give two fields of the same images, both (B, S, d_enc).",
+        )
 
 
 def effective_rank(fields: Tensor) -> float:

@@ -638,3 +638,17 @@ def test_saving_over_a_broken_model_makes_a_whole_one(folder, make_tokenizer):
 def test_unknown_arguments_of_saving_are_refused(tokenizer, tmp_path):
     with pytest.raises(ConfigError, match="typo"):
         tokenizer.save_pretrained(tmp_path, typo=1)
+
+
+def test_saving_over_a_file_is_refused(tokenizer, tmp_path):
+    (tmp_path / "file.txt").write_text("precious")
+    for name in ("file.txt", "file.txt/below"):
+        with pytest.raises(ModelError, match=r"is a file, or in one. Name a folder"):
+            tokenizer.save_pretrained(tmp_path / name)
+    assert (tmp_path / "file.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", [None, 3, ["scenes"]])
+def test_what_is_no_name_of_a_model_is_refused(name):
+    with pytest.raises(ModelError, match=r"is not the name of a model. Give a bundled name"):
+        strop.load(name)

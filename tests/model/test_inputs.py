@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import asdict
 
 import datasets
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from strop.data import open_dataset
 from strop.data.record import Batch, Record
-from strop.errors import ImageError
+from strop.errors import ConfigError, ImageError
 from strop.images import read_square, save_image
 from strop.model.inputs import file_batches
 
@@ -40,11 +41,20 @@ def records(images):
     return [Record(image=image, name=str(number)) for number, image in enumerate(images)]
 
 
+def files(pictures):
+    """Open files of PNGs, as they are after writing: at their end."""
+    written = [io.BytesIO() for _ in pictures]
+    for picture, file in zip(pictures, written, strict=True):
+        picture.save(file, "png")
+    return written
+
+
 FORMS = {
     "tensors": lambda images, pictures, folder: list(images),
     "BHWC array": lambda images, pictures, folder: images.permute(0, 2, 3, 1).numpy(),
     "HWC arrays": lambda images, pictures, folder: [np.asarray(p) for p in pictures],
     "floats": lambda images, pictures, folder: images / 255,
+    "open files": lambda images, pictures, folder: files(pictures),
     "generator": lambda images, pictures, folder: (picture for picture in pictures),
     "folder": lambda images, pictures, folder: folder,
     "generator of paths": lambda images, pictures, folder: iter(sorted(folder.glob("*.png"))),
@@ -94,11 +104,23 @@ def test_every_form_gives_the_same_programs(tokenizer, images, pictures, folder,
         (torch.zeros(2, 8, 8, 3), r"Give it as \(B, 3, H, W\)"),
         ([None], "NoneType is not an image"),
         (3.5, "float is not an image"),
+        (io.StringIO("text"), "open file cannot be read .* Give its path or its bytes"),
+        (io.BytesIO(b""), "is empty"),
     ],
 )
 def test_what_is_no_image_is_refused(tokenizer, given, problem):
     with pytest.raises(ImageError, match=problem):
         tokenizer.encode(given)
+
+
+def test_an_open_file_is_one_image(tokenizer, pictures, expected):
+    assert torch.equal(tokenizer.encode(files(pictures)[0]).codes, expected.codes[:1])
+
+
+def test_an_impossible_batch_is_refused(tokenizer, images):
+    for batch in (0, "2", 1.5):
+        with pytest.raises(ConfigError, match=r"batch is .* Give a whole number"):
+            tokenizer.encode(images, batch=batch)
 
 
 def test_an_empty_folder_is_named(tokenizer, tmp_path):

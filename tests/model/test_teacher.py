@@ -26,7 +26,7 @@ from strop.model.teacher import (
     TeacherConfig,
     describe_teacher,
     load_teacher,
-    measure_scale,
+    scale_for,
     teacher_parameters,
 )
 
@@ -293,9 +293,13 @@ def test_a_random_teacher_is_always_the_same_and_leaves_the_seed_alone(tiny_teac
 
 
 def test_measured_scale_brings_the_field_to_the_papers_spread(tiny_teacher):
-    config = measure_scale(tiny_teacher, pixels(64, 4), TeacherConfig(name="x", width=192))
-    assert (tiny_teacher(pixels(64, 4)) * config.scale).std().item() == pytest.approx(PAPER_STD)
-    assert (config.name, config.width) == ("x", 192)
+    field = tiny_teacher(pixels(64, 4))
+    assert (field * scale_for(field)).std().item() == pytest.approx(PAPER_STD)
+
+
+def test_a_teacher_takes_uint8_alone(tiny_teacher):
+    with pytest.raises(TeacherError, match=r"images of torch.float32. Give uint8 from 0 to 255"):
+        tiny_teacher(pixels(64) / 255)
 
 
 @pytest.mark.shared

@@ -394,6 +394,9 @@ def test_a_tolerance_gives_the_shortest_length_that_is_good_enough(tokenizer, im
         ({"verify": True, "confidence": 0.8}, r"verify and confidence.*Leave confidence out"),
         ({"length": 3, "mean_length": 4}, r"given together. Give at most one"),
         ({"length": 3, "tolerance": 0.1}, r"without a search"),
+        ({"length": None, "quality": "a"}, r"quality is 'a'. Give a number"),
+        ({"mean_length": [3]}, r"mean_length is \[3\]. Give a number"),
+        ({"length": object()}, r"<object .* is not a length .*Give a whole number"),
     ],
 )
 def test_lengths_that_make_no_sense_are_refused(tokenizer, images, settings, message):
@@ -587,6 +590,17 @@ def test_other_types_than_fields_and_programs_are_refused(tokenizer, program):
         tokenizer.decode([program])
     with pytest.raises(ProgramError, match="A Tensor is not a program"):
         tokenizer.interpret(program.codes)
+    with pytest.raises(ModelError, match=r"\(2, 3, 64, 64\) does not fit this model"):
+        tokenizer.analyse_field(torch.zeros(2, 3, 64, 64, dtype=torch.uint8))
+    with pytest.raises(ModelError, match="A NoneType is not a field"):
+        tokenizer.analyse_field(None)
+
+
+def test_compiling_on_a_cpu_returns_at_once(tokenizer, images, program):
+    with pytest.warns(UserWarning, match="does nothing on a CPU. .*openvino"):
+        tokenizer.compile(batch=6)
+    assert tokenizer._compiled_call_impl is None
+    assert torch.equal(tokenizer.encode(images).codes, program.codes)
 
 
 def test_an_unknown_precision_is_refused(make_tokenizer):

@@ -187,15 +187,18 @@ def test_a_warm_start_copies_tensors_that_fit():
     assert "quantizer.codebook" in warm_start(same, old)
     assert torch.equal(same.generator.queries, old.generator.queries)
     other = tiny_tokenizer(seed=9, quantizer=QuantizerConfig(codes=64, code_width=4))
-    copied = warm_start(other, old)
+    with pytest.warns(UserWarning, match=r"quantizer.codebook \[64, 4\], given as \[32, 4\]"):
+        copied = warm_start(other, old)
     assert not any(name.startswith("quantizer.") for name in copied)
     assert torch.equal(other.interpreter.grid, old.interpreter.grid)
     centred = tiny_tokenizer(seed=9, quantizer=tiny_centred_config().quantizer)
     for target, source in ((centred, old), (same, centred)):
-        assert "quantizer.codebook" not in warm_start(target, source)
+        with pytest.warns(UserWarning, match="not copied and start anew: quantizer"):
+            assert "quantizer.codebook" not in warm_start(target, source)
     wide = tiny_preset(model=tiny_config(quantizer=QuantizerConfig(codes=64, code_width=4)))
-    assert train(wide, fields, init=old).finished
-    with pytest.raises(TrainingError, match="Nothing of the given model fits"):
+    with pytest.warns(UserWarning, match="not copied and start anew: quantizer.codebook"):
+        assert train(wide, fields, init=old).finished
+    with pytest.raises(TrainingError, match=r"fits this preset: .*, given as .*; and \d+ more"):
         warm_start(tiny_tokenizer(generator=type(old.config.generator)(width=32, depth=1)), old)
 
 

@@ -87,6 +87,11 @@ def list_models() -> list[str]:
 
 def find_folder(name: PathLike, **hub: Any) -> Path:
     """The folder of a model, downloaded if it is a hub id."""
+    if not isinstance(name, str | os.PathLike):
+        raise ModelError(
+            f"{name!r:.60} is not the name of a model.",
+            "Give a bundled name, a folder or a hub id; `strop.list_models()` lists the first.",
+        )
     models = list_models()
     text = str(name)
     path = expand(name)
@@ -160,6 +165,8 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
     until then the older weights are kept under a name that holds their digest.
     """
     folder = Path(folder)
+    if not next(each for each in (folder, *folder.absolute().parents) if each.exists()).is_dir():
+        raise ModelError(f"{folder} is a file, or in one.", "Name a folder for the model.")
     parameters = {name for name, _ in tokenizer.named_parameters()}
     tensors = {
         name: value.detach().to("cpu", dtype if name in parameters else value.dtype).contiguous()
@@ -190,19 +197,6 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
             _keep_weights(folder)
         for old in (*folder.glob(_kept_name("*")), folder / INDEX, *folder.glob(_SHARDS)):
             old.unlink(missing_ok=True)
-
-
-def push_folder(tokenizer: Tokenizer, repo_id: str, **options: Any) -> str:
-    """Upload a model to the hub and return its address; see `Tokenizer.push_to_hub`."""
-    from tempfile import TemporaryDirectory
-
-    from huggingface_hub import HfApi
-
-    api = HfApi(token=options.pop("token", None))
-    repo = api.create_repo(repo_id, private=options.pop("private", None), exist_ok=True).repo_id
-    with TemporaryDirectory() as scratch:
-        save_folder(tokenizer, scratch)
-        return str(api.upload_folder(repo_id=repo, folder_path=scratch, **options))
 
 
 def _is_model(folder: Path) -> bool:

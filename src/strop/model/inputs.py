@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from strop.errors import ConfigError, ImageError
+from strop.errors import ConfigError, ImageError, parsing
 from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 from strop.listing import find_images
 from strop.squares import Source, read_squares, reading_workers
@@ -108,12 +109,15 @@ def _is_file(image: object) -> bool:
 
 def check_batch(batch: int) -> None:
     """Refuse a batch without items."""
-    if batch < 1:
-        raise ConfigError(f"batch is {batch}.", "Give at least 1.")
+    if not isinstance(batch, numbers.Integral) or batch < 1:
+        raise ConfigError(f"batch is {batch!r:.60}.", "Give a whole number, at least 1.")
 
 
 def listed(images: Images) -> Images:
-    """Folders, globs and generators of paths as lists of paths; everything else as it is."""
+    """Folders, globs and generators of paths as lists of paths, an open file as its bytes;
+    everything else as it is."""
+    if hasattr(images, "read"):
+        return _content(images)
     if isinstance(images, str | os.PathLike):
         text, path = os.fspath(images), Path(images)
         if path.is_dir() or (glob.has_magic(text) and not path.exists() and ":" not in text):
@@ -130,6 +134,14 @@ def listed(images: Images) -> Images:
         rest = chain([first], images)
         return list(rest) if isinstance(first, str | os.PathLike) else rest
     return images
+
+
+def _content(file: Any) -> bytes:
+    """The bytes of an open file, from its beginning."""
+    with parsing(ImageError, "The open file cannot be read", "Give its path or its bytes."):
+        if file.seekable():
+            file.seek(0)
+        return bytes(file.read())
 
 
 def names_of(images: Images) -> tuple[str, ...]:

@@ -1,16 +1,28 @@
-"""What a user may ask of the lengths of programs, checked before any image is read."""
+"""The lengths of programs: what a user may ask of them, and those that follow from it."""
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from strop.errors import ModelError, ProgramError
-from strop.model.rate import check_mean_length
-from strop.model.rate_head import check_confidence
+from strop.errors import ModelError, ProgramError, parsing
+from strop.model.encoding import Encoding
+from strop.model.interpreter import prefix_mask
+from strop.model.length_head import whole_lengths
+from strop.model.rate import (
+    allocated_lengths,
+    check_mean_length,
+    lengths_for_mean,
+    shortest_within,
+    verified_lengths,
+)
+from strop.model.rate_head import CONFIDENCE, RateHead, check_confidence
 from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import check_range
 
@@ -34,6 +46,8 @@ class LengthRule:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("quality", "confidence", "mean_length", "tolerance"):
+            _check_number(name, getattr(self, name))
         goals = [name for name in ("length", "quality", "mean_length") if self._given(name)]
         if len(goals) > 1:
             raise ProgramError(f"{_listed(goals)} were given together.", "Give at most one.")
@@ -68,11 +82,12 @@ class LengthRule:
                     'Give a number, "max" for all K, or "search" for each image\'s shortest.',
                 )
         elif self.length is not None:
-            lengths = torch.as_tensor(self.length)
+            remedy = "Give a whole number, or a tensor of them, one per image."
+            with parsing(ProgramError, f"{self.length!r:.60} is not a length", remedy):
+                lengths = torch.as_tensor(self.length)
             if lengths.is_floating_point():
                 raise ProgramError(
-                    f"A length of {lengths.flatten()[0]:g} was given as a float.",
-                    "Give a whole number, or a tensor of them, one per image.",
+                    f"A length of {lengths.flatten()[0]:g} was given as a float.", remedy
                 )
             object.__setattr__(self, "length", lengths)
 
@@ -103,6 +118,83 @@ def needs_rate_head(what: str) -> ModelError:
         f"This model has no rate head, which {what} needs.",
         "Add one with `strop train-lengths MODEL --data SPEC --out FOLDER`.",
     )
+
+
+def rate_head_of(head: nn.Module, what: str) -> RateHead:
+    """`head`, which `what` needs to be a rate head; `ModelError` if it is another."""
+    if not isinstance(head, RateHead):
+        raise needs_rate_head(what)
+    return head
+
+
+def expected_quality(
+    head: nn.Module, log_error: Tensor | None, lengths: Tensor, confidence: float | None = None
+) -> Tensor | None:
+    """The cosine similarity `(B,)` that lengths reach with that confidence, if known."""
+    if log_error is None:
+        return None
+    at = log_error[:, 0].gather(1, lengths[:, None] - 1)[:, 0]
+    return rate_head_of(head, "a quality").expected(at, confidence or CONFIDENCE)
+
+
+def predicted_lengths(
+    rule: LengthRule, head: nn.Module, predicted: Tensor, log_error: Tensor | None, capacity: int
+) -> Tensor:
+    """Lengths `(B,)` int64 that need no interpretation."""
+    if rule.length is not None:
+        forced = torch.as_tensor(capacity if rule.length == "max" else rule.length)
+        forced = forced.to(predicted.device, torch.int64)
+        return forced if forced.ndim else forced.repeat(len(predicted))
+    if log_error is None:
+        if rule.mean_length is not None:
+            return lengths_for_mean(predicted, rule.mean_length, capacity)
+        return whole_lengths(predicted, capacity)
+    if rule.mean_length is not None:
+        return allocated_lengths(log_error[:, 1].exp(), rule.mean_length)
+    head = rate_head_of(head, "a quality")
+    return head.shortest(log_error, rule.quality or head.quality, rule.confidence or CONFIDENCE)
+
+
+def measured_lengths(
+    rule: LengthRule,
+    head: nn.Module,
+    encoding: Encoding,
+    interpret: Callable[[Tensor, Tensor], Tensor],
+    batch: int,
+) -> tuple[Tensor, Tensor]:
+    """Lengths `(B,)` found by interpreting prefixes, and the quality that they reach.
+
+    interpret  codes and mask `(b, K)`, b at most `batch`, to fields
+    """
+    images, capacity = encoding.codes.shape
+
+    def cosine(rows: Tensor, lengths: Tensor) -> Tensor:
+        similarities = [
+            F.cosine_similarity(
+                interpret(encoding.codes[row], prefix_mask(length, capacity)),
+                encoding.field[row],
+                dim=-1,
+            ).mean(dim=1)
+            for row, length in zip(rows.split(batch), lengths.split(batch), strict=True)
+        ]
+        return torch.cat(similarities)
+
+    if rule.verify:
+        quality = rule.quality or rate_head_of(head, "verify").quality
+        assert encoding.log_error is not None
+        return verified_lengths(encoding.log_error[:, 0], quality, cosine)
+    device = encoding.codes.device
+    every = torch.arange(1, capacity + 1, device=device).repeat(images)
+    rows = torch.arange(images, device=device).repeat_interleave(capacity)
+    reached = cosine(rows, every).view(images, capacity)
+    tolerance = TOLERANCE if rule.tolerance is None else rule.tolerance
+    lengths = shortest_within(1 - reached, tolerance)
+    return lengths, reached.gather(1, lengths[:, None] - 1)[:, 0]
+
+
+def _check_number(name: str, value: object) -> None:
+    if not (value is None or isinstance(value, numbers.Real | Tensor)):
+        raise ProgramError(f"{name} is {value!r:.60}.", "Give a number.")
 
 
 def _listed(names: list[str]) -> str:

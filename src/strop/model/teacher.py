@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -134,6 +134,11 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`, S = H W / 16^2, row by row."""
+        if images.dtype != torch.uint8:
+            raise TeacherError(
+                f"The teacher was given images of {images.dtype}.",
+                "Give uint8 from 0 to 255, such as `(images * 255).round().to(torch.uint8)`.",
+            )
         return self.patch_tokens(self.backbone, self.preprocess(images))
 
     def preprocess(self, images: Tensor) -> Tensor:
@@ -184,12 +189,6 @@ def describe_teacher(name: str) -> TeacherConfig:
     if known in ARCHITECTURES:
         return TeacherConfig(name=name, width=ARCHITECTURES[known]["hidden_size"])
     return TeacherConfig(name=name, width=load_teacher(name).width)
-
-
-@torch.no_grad()
-def measure_scale(teacher: Teacher, images: Tensor, config: TeacherConfig) -> TeacherConfig:
-    """`config` with the scale that gives the field over uint8 `(B, 3, H, H)` the paper's spread."""
-    return replace(config, scale=scale_for(teacher(images)))
 
 
 def scale_for(field: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -22,8 +23,8 @@ from strop.model.generator import Generator
 from strop.model.inputs import Images, check_batch, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
-from strop.model.length_rule import LengthRule
-from strop.model.lengths_by_rule import (
+from strop.model.length_rule import (
+    LengthRule,
     expected_quality,
     measured_lengths,
     predicted_lengths,
@@ -154,10 +155,10 @@ class Tokenizer(nn.Module):
     ) -> Program:
         """Images to their programs.
 
-        images       a path, folder, bytes, PIL image, array `(H, W, 3)` or tensor `(3, H, W)`; a
-                     batch `(B, H, W, 3)` or `(B, 3, H, W)`, uint8 or float in [0, 1]; or any
-                     iterable of these, such as a list, a generator, a `DataLoader`, or a dataset
-                     of `datasets` or its image column
+        images       a path, folder, open file, bytes, PIL image, array `(H, W, 3)` or tensor
+                     `(3, H, W)`; a batch `(B, H, W, 3)` or `(B, 3, H, W)`, uint8 or float in
+                     [0, 1]; or any iterable of these, such as a list, a generator, a
+                     `DataLoader`, or a dataset of `datasets` or its image column
         length       force one length, or one per image, or "max" for all K; or "search" for the
                      shortest with a cosine error within `tolerance` of the best, which
                      interprets K prefixes per image
@@ -299,19 +300,9 @@ class Tokenizer(nn.Module):
             raise ModelError(
                 "This model has no pixel decoder.", "Train one with `strop train-decoder MODEL`."
             )
-        expected = (self.config.grid**2, self.config.teacher.width)
         if isinstance(field, Program):
             field = self.interpret(field, batch=batch)
-        if not isinstance(field, Tensor):
-            raise ModelError(
-                f"A {type(field).__name__} is not a field.",
-                "Give a program, or what `interpret` returns.",
-            )
-        if field.ndim != 3 or field.shape[1:] != expected:
-            raise ModelError(
-                f"A field of shape {tuple(field.shape)} does not fit this model.",
-                f"Give (B, {expected[0]}, {expected[1]}), as `interpret` returns it.",
-            )
+        self._check_field(field)
         parts = field.to(self.device).split(batch)
         return torch.cat([self._compute(self.engine.decode, part) for part in parts])
 
@@ -338,6 +329,7 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def analyse_field(self, field: Tensor, *, batch: int = 64) -> Encoding:
         """Like `analyse`, from fields `(B, S, d_enc)` in the teacher's scale."""
+        self._check_field(field)
         scale = self.config.teacher.scale
         parts = [self._analyse(part.to(self.device).float() * scale) for part in field.split(batch)]
         return Encoding.joined(parts)
@@ -423,13 +415,21 @@ class Tokenizer(nn.Module):
 
         On a GPU, `encode`, `interpret` and `decode` are recorded in CUDA graphs, now and for a few
         sizes of a batch: no later call records or compiles anything. Other arguments are those of
-        `torch.compile`; on a CPU, and if any are given, `forward` is compiled.
+        `torch.compile`; if any are given, it compiles `forward`. On a CPU without any, this only
+        warns: the first call would compile for minutes, and the other engines are faster.
         """
         from strop.model.graph_engine import GraphEngine, batch_sizes
 
-        _ = self.teacher  # loading it cannot be compiled
         on_gpu = self.device.type == "cuda"
-        if args or options or not on_gpu:
+        if not (on_gpu or args or options):
+            warnings.warn(
+                "compile() without options does nothing on a CPU. "
+                'For speed there, load the model with engine="openvino" or engine="onnx".',
+                stacklevel=2,
+            )
+            return
+        _ = self.teacher  # loading it cannot be compiled
+        if args or options:
             super().compile(*args, **options)
         if on_gpu:
             engine = self.engine = GraphEngine(batch_sizes(batch), compiled=options or None)
@@ -473,17 +473,21 @@ class Tokenizer(nn.Module):
         create_pr: bool = False,
     ) -> str:
         """Upload the model to the hub; returns the address of the commit."""
-        from strop.model.checkpoint import push_folder
+        from tempfile import TemporaryDirectory
 
-        return push_folder(
-            self,
-            repo_id,
-            private=private,
-            token=token,
-            revision=revision,
-            commit_message=commit_message,
-            create_pr=create_pr,
-        )
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token)
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            commit = api.upload_folder(
+                repo_id=api.create_repo(repo_id, private=private, exist_ok=True).repo_id,
+                folder_path=folder,
+                revision=revision,
+                commit_message=commit_message,
+                create_pr=create_pr,
+            )
+        return str(commit)
 
     @classmethod
     def from_pretrained(
@@ -494,15 +498,9 @@ class Tokenizer(nn.Module):
         device_map: str | torch.device | None = None,
         dtype: torch.dtype | str | None = None,
         torch_dtype: torch.dtype | str | None = None,
-        engine: str = "torch",
-        verify: bool = True,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        cache_dir: PathLike | None = None,
-        local_files_only: bool = False,
-        force_download: bool = False,
+        **options: Any,
     ) -> Tokenizer:
-        """`strop.load` with the names of transformers.
+        """`strop.load`, and its `options`, with the names of transformers.
 
         `device_map` is one device, or "auto" for a GPU if there is one. `dtype` (or `torch_dtype`)
         sets `precision`: weights stay float32 and products are computed in `dtype`.
@@ -512,17 +510,8 @@ class Tokenizer(nn.Module):
         precision = _precision(torch_dtype if dtype is None else dtype)
         if isinstance(device_map, dict):
             raise ModelError("device_map is a dict.", "A tokenizer is on one device: name that.")
-        tokenizer = load(
-            pretrained_model_name_or_path,
-            device=device or (None if device_map == "auto" else device_map),
-            engine=engine,
-            verify=verify,
-            revision=revision,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-            force_download=force_download,
-        )
+        device = device or (None if device_map == "auto" else device_map)
+        tokenizer = load(pretrained_model_name_or_path, device=device, **options)
         tokenizer.precision = precision
         return tokenizer
 
@@ -623,6 +612,19 @@ class Tokenizer(nn.Module):
         self._check_program(program)
         program = program.as_batch().to(self.device)
         return program, program.active[:, : int(program.lengths.max())]
+
+    def _check_field(self, field: Tensor) -> None:
+        expected = (self.config.grid**2, self.config.teacher.width)
+        if not isinstance(field, Tensor):
+            raise ModelError(
+                f"A {type(field).__name__} is not a field.",
+                "Give a program to `decode`, or what `interpret` returns.",
+            )
+        if field.ndim != 3 or field.shape[1:] != expected:
+            raise ModelError(
+                f"A field of shape {tuple(field.shape)} does not fit this model.",
+                f"Give (B, {expected[0]}, {expected[1]}), as `interpret` returns it.",
+            )
 
     def _check_program(self, program: Program) -> None:
         if not isinstance(program, Program):

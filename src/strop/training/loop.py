@@ -503,11 +503,20 @@ def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
     # Codes only fit the tokens they were learned from, so the quantizer is copied as a whole.
     if any(name.startswith("quantizer.") for name in (target.keys() | given.keys()) - fits):
         fits -= {name for name in fits if name.startswith("quantizer.")}
+    unfit = [
+        f"{name} {list(value.shape)}"
+        + (f", given as {list(given[name].shape)}" if name in given else ", not given")
+        for name, value in target.items()
+        if name not in fits
+    ]
+    which = "; ".join(unfit[:8]) + (f"; and {len(unfit) - 8} more" if len(unfit) > 8 else "")
     if not any(name.startswith("generator.layers") for name in fits):
         raise TrainingError(
-            "Nothing of the given model fits this preset.",
+            f"Nothing of the given model fits this preset: {which}.",
             "Start from a model of the same width, or omit --init.",
         )
+    if unfit:
+        warnings.warn(f"Weights that are not copied and start anew: {which}.", stacklevel=3)
     tokenizer.load_state_dict({name: given[name] for name in fits}, strict=False)
     return fits
 
