@@ -23,12 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from common import alone, device, preparing, save_rows
+from strop.device import to_device
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
 from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
-from strop.training.draws import Order
 from strop.training.forward import StepConfig, step_values
 from strop.training.loaders import (
     CachedFieldLoader,
@@ -36,7 +36,6 @@ from strop.training.loaders import (
     Loaded,
     compiled_teacher,
     online_field,
-    to_device,
 )
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.step import Stepper
@@ -203,15 +202,14 @@ def measure_preset(
     return rows
 
 
-class ResidentImages:
+class ResidentImages(FieldLoader):
     """uint8 images (n, 3, H, H) on the device; the teacher runs in the step."""
 
     def __init__(
         self, images: torch.Tensor, teacher: Callable[..., torch.Tensor], training: TrainingConfig
     ) -> None:
-        self.pixels, self.teacher, self.training = images, teacher, training
-        self.images = len(images)
-        self.order = Order(self.images, training.batch, seed=training.seed)
+        super().__init__(len(images), training, Workers(), images.device)
+        self.pixels, self.teacher = images, teacher
 
     def batches(self, step: int) -> Iterator[Loaded]:
         where = self.pixels.device
@@ -223,9 +221,6 @@ class ResidentImages:
     def field_of(self, loaded: Loaded) -> torch.Tensor:
         rows, drawn = loaded
         return online_field(self.teacher, self.pixels[rows], drawn, self.training)
-
-    def report(self) -> None:
-        """See `FieldLoader`."""
 
 
 def make_loader(preset: Preset, setting: Setting, where: torch.device) -> FieldLoader:

@@ -30,7 +30,7 @@ from inherit import check_inheritance, fit_heads, inherit
 from networks import load_network
 from strop.cli.console import progress_bars
 from strop.data.record import Dataset
-from strop.device import choose_device, describe_machine
+from strop.device import choose_device, describe_machine, to_device
 from strop.errors import ConfigError, StropError, TrainingError
 from strop.files import PathLike
 from strop.metrics import effective_rank
@@ -39,9 +39,9 @@ from strop.progress import Progress, no_progress
 from strop.random import seeded
 from strop.recorded import Recorded, materialise
 from strop.training import draws
-from strop.training.averaging import averaging_share, follow
 from strop.training.callbacks import MetricsFile
-from strop.training.loaders import compiled_teacher, to_device
+from strop.training.forward import averaging_share
+from strop.training.loaders import compiled_teacher
 from strop.training.run_checkpoint import (
     Checkpoint,
     check_same,
@@ -50,6 +50,7 @@ from strop.training.run_checkpoint import (
     write_checkpoint,
 )
 from strop.training.run_data import check_held_out, data_name
+from strop.training.step import follow
 from strop.training.views import NUMBERS, random_views
 from student import Student, Target, coarser, distortion, grouped, term_names, terms
 

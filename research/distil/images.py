@@ -12,12 +12,12 @@ from torch import Tensor
 from strop.data.loader import checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.device import fits_on, to_device_if_fits
+from strop.device import fits_on, to_device, to_device_if_fits
 from strop.errors import TrainingError
 from strop.images import Fit
 from strop.progress import Progress
 from strop.training import draws
-from strop.training.loaders import split, to_device
+from strop.training.loaders import split
 from strop.training.views import NUMBERS, random_views
 
 

@@ -72,6 +72,13 @@ def fits_on(device: torch.device, nbytes: int) -> bool:
     return nbytes <= RESIDENT_SHARE * free
 
 
+def to_device(value: Tensor, device: torch.device) -> Tensor:
+    """`value` on `device`, copied asynchronously from pinned memory."""
+    if device.type != "cuda":
+        return value.to(device)
+    return value.pin_memory().to(device, non_blocking=True)
+
+
 def to_device_if_fits(tensor: Tensor, device: torch.device) -> Tensor:
     """Move `tensor` to `device` if it fits there."""
     return tensor.to(device) if fits_on(device, tensor.nbytes) else tensor

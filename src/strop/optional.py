@@ -16,8 +16,9 @@ EXTRAS = {
     "onnxscript": "onnx",
     "onnxruntime": "onnx",
     "openvino": "openvino",
+    "tensorboard": "train",
 }
-"""Packages, and the extra of strop that installs each."""
+"""Packages, and the extra of strop that installs each. Others are installed by their name."""
 
 
 def require(package: str, error: type[StropError]) -> Any:
@@ -25,7 +26,8 @@ def require(package: str, error: type[StropError]) -> Any:
     try:
         return import_module(package)
     except ImportError as missing:
+        name = f"'strop[{EXTRAS[package]}]'" if package in EXTRAS else package
         raise error(
             f"This needs the package {package} ({missing}).",
-            f"Install it with: pip install 'strop[{EXTRAS[package]}]'.",
+            f"Install it with: pip install {name}.",
         ) from missing

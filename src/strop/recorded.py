@@ -7,7 +7,7 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -41,13 +41,9 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
         kept["step"].zero_()
 
 
-class Capture(Protocol):
-    """Turns a function without arguments into one that repeats its work on the same tensors."""
-
-    def __call__(
-        self, function: Callable[[], Result], pool: object | None
-    ) -> tuple[Callable[[], None], Result, object]:
-        """The repeating function, the result that it overwrites, and the pool of its memory."""
+Capture = Callable[[Callable[[], Any], object | None], tuple[Callable[[], None], Any, object]]
+"""Turns a function without arguments into one that repeats its work on the same tensors: gives that
+function, the result that it overwrites, and the pool of its memory, which may be given."""
 
 
 def capture(

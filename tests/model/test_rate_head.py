@@ -166,7 +166,8 @@ def test_lengths_of_the_default_quality_are_used_everywhere(rated, images):
     assert torch.equal(encoding.predicted, lengths.float())
     assert torch.equal(rated(images).predicted, lengths.float())
     field = rated.field(images) * rated.config.teacher.scale
-    assert torch.equal(rated.length_head.lengths(field), lengths)
+    head = rated.length_head
+    assert torch.equal(head.shortest(head(field), head.quality, 0.9), lengths)
 
 
 def test_margins_travel_with_the_model(rated, images, tmp_path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strop.training.averaging import averaging_share, follow
+from strop.training.forward import averaging_share
+from strop.training.step import follow
 
 
 def test_the_share_falls_to_its_least():

@@ -93,7 +93,7 @@ def evaluate_model(
         if isinstance(source, Tensor):
             _check_fields(tokenizer, source)
             return source, encode_fields(tokenizer, source), None
-        dataset = open_dataset(source) if isinstance(source, str) else source
+        dataset = open_dataset(source)
         subject = Subject(tokenizer=tokenizer, dataset=dataset, data=dataset.name)
         return subject.fields, subject.program, subject.inside
 

@@ -69,7 +69,7 @@ def check_dataset(
     spec: str | Dataset, workers: int = 0, progress: Progress = no_progress
 ) -> CheckReport:
     """Read every record of a dataset, which is given by its spec or as an object."""
-    dataset = open_dataset(spec) if isinstance(spec, str) else spec
+    dataset = open_dataset(spec)
     report = CheckReport(
         dataset.name, len(dataset), problems=tuple(getattr(dataset, "problems", ()))
     )

@@ -125,8 +125,10 @@ def _no_folder(text: str) -> DataError:
     )
 
 
-def open_dataset(spec: str) -> Dataset:
-    """Open the dataset that `spec` names."""
+def open_dataset(spec: str | Dataset) -> Dataset:
+    """Open the dataset that `spec` names; a dataset is returned as it is."""
+    if not isinstance(spec, str):
+        return spec
     with parsing(DataError, f"{spec[:200]} cannot be opened", "Check the spec and the files."):
         return _open(spec)
 

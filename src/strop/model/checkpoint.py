@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,12 @@ def load(
 
 def list_models() -> list[str]:
     """Names of the tokenizers that came with this installation."""
-    folders = (config.parent for config in BUNDLED.glob(f"*/{CONFIG}"))
-    return sorted(folder.name for folder in folders if _is_model(folder))
+    names = []
+    for config in BUNDLED.glob(f"*/{CONFIG}"):
+        with suppress(FormatError):  # the config.json of a teacher
+            read_json(config, "model", FORMAT)
+            names.append(config.parent.name)
+    return sorted(names)
 
 
 def find_folder(name: PathLike, **hub: Any) -> Path:
@@ -199,15 +203,6 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
             old.unlink(missing_ok=True)
 
 
-def _is_model(folder: Path) -> bool:
-    """Whether a folder holds a model; a teacher's config.json has another format."""
-    try:
-        read_json(folder / CONFIG, "model", FORMAT)
-    except FormatError:
-        return False
-    return True
-
-
 # Reading.
 
 
@@ -265,23 +260,18 @@ def _digest(values: dict[str, Any]) -> str:
 
 def _read_weights(folder: Path, digest: str, verify: bool) -> dict[str, Tensor]:
     """The tensors that have this digest. Without one, those that the folder has."""
-    if not digest:
-        sharded = (folder / INDEX).is_file()
-        return _read_files(folder, _shards(folder) if sharded else [WEIGHTS])
-    # The first is there while a save replaces the folder, or if that was cut short.
-    for name in (_kept_name(digest), WEIGHTS, INDEX):
-        if not (folder / name).is_file():
-            continue
-        try:
-            tensors = _read_files(folder, _shards(folder) if name == INDEX else [name])
-        except FormatError:
-            if name == _kept_name(digest):  # a save that is complete has removed it
-                continue
-            raise
-        if not verify or of_tensors(tensors) == digest:
-            return tensors
-    if not (folder / WEIGHTS).is_file() and not (folder / INDEX).is_file():
+    if digest:  # these are there while a save replaces the folder, or if that was cut short
+        with suppress(FormatError):  # a save that is complete has removed them
+            tensors = _read_files(folder, [_kept_name(digest)])
+            if not verify or of_tensors(tensors) == digest:
+                return tensors
+    found = [name for name in (WEIGHTS, INDEX) if (folder / name).is_file()]
+    if not found:
         raise FormatError(f"{folder} lacks {WEIGHTS}.", _DAMAGED)
+    for name in found if digest else found[-1:]:
+        tensors = _read_files(folder, _shards(folder) if name == INDEX else [name])
+        if not (digest and verify) or of_tensors(tensors) == digest:
+            return tensors
     raise FormatError(
         f"The weights in {folder} are not those that {CONFIG} names: their digest differs.",
         f"{_DAMAGED} To load them all the same, give verify=False.",

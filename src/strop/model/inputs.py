@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from strop.device import to_device
 from strop.errors import ConfigError, ImageError, parsing
 from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 from strop.listing import find_images
@@ -48,17 +49,17 @@ def square_batches(
         found = True
         if isinstance(image, Tensor) and image.ndim == 4:
             if waiting:
-                yield _moved(waiting, device)
+                yield to_device(torch.stack(waiting), device)
                 waiting = []
             for part in tensor_to_bytes(image).split(batch):
                 yield fit_square(part.to(device), size, fit)
             continue
         waiting.append(read_square(image, size, fit))
         if len(waiting) == batch:
-            yield _moved(waiting, device)
+            yield to_device(torch.stack(waiting), device)
             waiting = []
     if waiting:
-        yield _moved(waiting, device)
+        yield to_device(torch.stack(waiting), device)
     if not found:
         raise ImageError("There are no images to encode.", "Give at least one.")
 
@@ -91,16 +92,10 @@ def file_batches(
         names.append(name)
         squares.append(square)
         if len(squares) == batch:
-            yield names, _moved(squares, device)
+            yield names, to_device(torch.stack(squares), device)
             names, squares = [], []
     if squares:
-        yield names, _moved(squares, device)
-
-
-def _moved(squares: list[Tensor], device: torch.device) -> Tensor:
-    """Squares as a batch on `device`; a copy to a GPU does not wait."""
-    images = torch.stack(squares)
-    return images.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else images
+        yield names, to_device(torch.stack(squares), device)
 
 
 def _is_file(image: object) -> bool:

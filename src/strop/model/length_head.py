@@ -70,10 +70,6 @@ class LengthHead(nn.Module):
         logit = self.mlp(field.mean(dim=1)).squeeze(-1)
         return self.length * torch.sigmoid(logit.float())
 
-    def lengths(self, field: Tensor) -> Tensor:
-        """Field `(B, S, d_enc)` to lengths `(B,)` int64 in [1, K]."""
-        return whole_lengths(self(field), self.length)
-
 
 class FixedLength(nn.Module):
     """In the head's place where nothing is learned: every image has the same length."""
@@ -85,10 +81,6 @@ class FixedLength(nn.Module):
     def forward(self, field: Tensor) -> Tensor:
         """Field `(B, S, d_enc)` to lengths `(B,)`, all alike."""
         return torch.full((field.shape[0],), float(self.length), device=field.device)
-
-    def lengths(self, field: Tensor) -> Tensor:
-        """Field `(B, S, d_enc)` to lengths `(B,)` int64, all alike."""
-        return self(field).long()
 
 
 def whole_lengths(predicted: Tensor, length: int) -> Tensor:

@@ -106,10 +106,6 @@ class RateHead(nn.Module):
             above = nn.functional.softplus(decrements).flip(-1).cumsum(-1).flip(-1)
             return final + nn.functional.pad(above, (0, 1))
 
-    def lengths(self, field: Tensor) -> Tensor:
-        """Scaled field to the shortest lengths `(B,)` that reach the configured quality."""
-        return self.shortest(self(field), self.quality, CONFIDENCE)
-
     def shortest(self, curves: Tensor, quality: float, confidence: float) -> Tensor:
         """Log errors `(B, 2, K)` to the shortest lengths `(B,)` int64 that reach `quality`; else K.
 

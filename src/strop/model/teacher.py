@@ -21,6 +21,7 @@ from strop.errors import TeacherError
 from strop.identity import of_teacher
 from strop.listing import expand
 from strop.model.vit import ViT, build_vit, load_vit, parse_config
+from strop.optional import require
 from strop.random import seeded
 
 PIXELS_PER_LOCATION = 16
@@ -393,12 +394,7 @@ _REFETCH = "It is damaged or not a transformers model; fetch it again."
 
 
 def _timm_teacher(name: str) -> Teacher:
-    try:
-        import timm
-    except ImportError as error:
-        raise TeacherError(
-            f"The teacher timm:{name} needs the package timm.", "Run `pip install timm`."
-        ) from error
+    timm = require("timm", TeacherError)
     try:
         backbone = timm.create_model(name, pretrained=True, num_classes=0, dynamic_img_size=True)
     except (RuntimeError, TypeError, ValueError, OSError) as error:

@@ -52,7 +52,8 @@ class Tokenizer(nn.Module):
     interpreted without it, and is no part of the parameters or the state dict.
 
     `about` states where the model comes from (data, steps, metrics); it is saved with the weights.
-    With a `teacher_digest` only a teacher of this digest is accepted.
+    With a `teacher_digest` only a teacher of this digest is accepted; training on cached fields
+    never loads it.
     """
 
     def __init__(
@@ -114,18 +115,13 @@ class Tokenizer(nn.Module):
     @property
     def trainable_parameters(self) -> int:
         """Parameters of generator, quantizer, length head and interpreter, as the paper counts."""
-        decoder = self.decoder.parameters() if self.decoder else []
-        return _size(self.parameters()) - _size(decoder)
+        sizes = {name: part.numel() for name, part in self.named_parameters()}
+        return sum(size for name, size in sizes.items() if not name.startswith("decoder."))
 
     @property
     def teacher_digest(self) -> str:
         """The digest of the teacher. A model that does not know it loads the teacher."""
         return self._teacher_digest or self.teacher.digest
-
-    @teacher_digest.setter
-    def teacher_digest(self, digest: str) -> None:
-        """For training on cached fields, which never loads the teacher."""
-        self._teacher_digest = digest
 
     @property
     def known_teacher_digest(self) -> str:
@@ -663,7 +659,3 @@ def _precision(dtype: torch.dtype | str | None) -> Precision | None:
     if name not in _PRECISIONS:
         raise ConfigError(f"dtype is {dtype!r}.", f"Give one of {', '.join(_PRECISIONS)}.")
     return _PRECISIONS[name]
-
-
-def _size(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)

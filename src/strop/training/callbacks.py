@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from strop.config import to_dict
 from strop.errors import ConfigError
 from strop.files import check_format, format_tag, write_text
 from strop.identity import digest
+from strop.optional import require
 from strop.training.preset import Preset
 from strop.training.step import Stepper
 
@@ -116,14 +114,15 @@ class TensorBoard(Scalars):
     """Writes event files for TensorBoard into `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        with _required("tensorboard"):
-            from torch.utils.tensorboard import SummaryWriter
-        self._open = functools.partial(SummaryWriter, str(folder))
+        require("tensorboard", ConfigError)
+        self.folder = folder
         self.writer: Any = None
 
     def on_start(self, run: TrainingRun) -> None:
         """Open a file."""
-        self.writer = self._open()
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(self.folder))
 
     def write(self, scalars: Metrics, step: int) -> None:
         """See `Scalars`."""
@@ -139,8 +138,7 @@ class WeightsAndBiases(Scalars):
     """Logs to a run of Weights & Biases in the project `strop`. A resumed run continues there."""
 
     def __init__(self, folder: Path) -> None:
-        with _required("wandb"):
-            self.wandb: Any = import_module("wandb")
+        self.wandb = require("wandb", ConfigError)
         self.folder = folder
         self.run: Any = None
 
@@ -170,17 +168,6 @@ LOGS: dict[str, Callable[[Path], Callback]] = {
     "wandb": WeightsAndBiases,
 }
 """Callbacks by the name that `strop train --log` takes, for the folder of a run."""
-
-
-@contextmanager
-def _required(package: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise ConfigError(
-            f"Logging to {package} needs the package {package}, which is not installed.",
-            f"Run `pip install {package}`, or log without it.",
-        ) from error
 
 
 class LogLines(Callback):

@@ -20,7 +20,6 @@ from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer
 from strop.objective import ObjectiveConfig
 from strop.training import distributed, draws
-from strop.training.averaging import averaging_share
 from strop.training.preset import Preset
 from strop.training.training_config import TrainingConfig, learning_rate
 
@@ -162,6 +161,15 @@ def step_values(config: StepConfig, step: int) -> Tensor:
     )
     random = draws.uniform(config.training.seed, "lengths", step, 2, config.training.batch)
     return torch.cat([scalars, random[:, config.workers.share(config.training.batch)].flatten()])
+
+
+def averaging_share(step: int, spans: int, least: float = 0.0) -> float:
+    """The share by which the average moves to the weights after `step` (from 0 on).
+
+    It is `spans / (spans + 1 + step)`, at least `least`: the average spans about the last
+    `1 / spans` of the steps so far. A fixed share would keep the random start in short runs.
+    """
+    return max(least, spans / (spans + 1 + step))
 
 
 def forward(

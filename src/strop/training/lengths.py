@@ -100,7 +100,7 @@ def train_lengths(
     )
     if not 0 < held_out < 1:
         raise ConfigError(f"held_out is {held_out}.", "Give a share between 0 and 1, such as 0.25.")
-    source = open_dataset(data) if isinstance(data, str) else data
+    source = data if isinstance(data, Tensor) else open_dataset(data)
     if len(source) < LEAST_IMAGES:
         raise TrainingError(
             f"There are {len(source)} images to fit a rate head on.",

@@ -1,20 +1,17 @@
-"""Loaders of fields: from memory, from a cache, or from the teacher in each step.
-
-A loader yields the batches of this process on the device, and computes the field of a batch inside
-the step.
-"""
+"""Loaders of fields: from memory, from a cache, or from the teacher in each step."""
 
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from strop.data.loader import Loader
 from strop.data.record import Dataset
+from strop.device import to_device
 from strop.errors import TrainingError
 from strop.images import Fit
 from strop.model.teacher import Teacher
@@ -30,25 +27,31 @@ AHEAD = 3
 """Number of batches that are read in advance."""
 
 
-class FieldLoader(Protocol):
-    """Endless batches of fields, as a pure function of the step."""
+class FieldLoader(ABC):
+    """Endless batches of fields of `images` images, as a pure function of the step."""
 
-    images: int
+    def __init__(
+        self, images: int, training: TrainingConfig, workers: Workers, device: torch.device
+    ) -> None:
+        check_images(images, training.batch)
+        self.images, self.training = images, training
+        self.workers, self.device = workers, device
+        self.order = Order(images, training.batch, seed=training.seed)
 
+    @abstractmethod
     def batches(self, step: int) -> Iterator[Loaded]:
         """This process's part of the batches of `step`, `step + 1`, ..., on the device."""
-        ...
 
+    @abstractmethod
     def field_of(self, loaded: Loaded) -> Tensor:
         """The field (B, S, d_enc), in the teacher's scale, of one of those batches."""
-        ...
 
     def report(self) -> str | None:
         """A message that names the broken images so far; None if there are none."""
-        ...
+        return None
 
 
-class CachedFieldLoader:
+class CachedFieldLoader(FieldLoader):
     """Batches of fields (n, m, S, d_enc) in memory or mapped, one random version of each image.
 
     The step gathers fields that are on the GPU. Otherwise a thread reads batches in advance.
@@ -65,14 +68,10 @@ class CachedFieldLoader:
         kept: Tensor | None = None,
     ) -> None:
         self.kept = torch.arange(len(fields)) if kept is None else kept
-        self.images = len(self.kept)
+        super().__init__(len(self.kept), training, workers, device)
         self.versions = fields.shape[1]
         self.fields = fields.flatten(0, 1)
-        self.device = device
-        self.training, self.workers = training, workers
-        self.order = Order(self.images, training.batch, seed=training.seed)
         self.resident = fields.device.type == device.type and device.type != "cpu"
-        check_images(self.images, training.batch)
 
     def rows(self, step: int) -> Tensor:
         """(B,) int64: the rows of this process's batch in the flattened fields."""
@@ -102,11 +101,8 @@ class CachedFieldLoader:
         """See `FieldLoader`."""
         return self.fields[loaded[0]] if self.resident else loaded[0]
 
-    def report(self) -> None:
-        """See `FieldLoader`."""
 
-
-class OnlineFieldLoader:
+class OnlineFieldLoader(FieldLoader):
     """Batches of images; the teacher runs in the step."""
 
     def __init__(
@@ -121,11 +117,8 @@ class OnlineFieldLoader:
         device: torch.device,
         loading_workers: int = 0,
     ) -> None:
-        self.images = len(dataset)
-        check_images(self.images, training.batch)
-        self.teacher, self.device = teacher, device
-        self.training, self.workers = training, workers
-        self.order = Order(self.images, training.batch, seed=training.seed)
+        super().__init__(len(dataset), training, workers, device)
+        self.teacher = teacher
         self.loader = Loader(
             dataset,
             batch_size=training.batch // workers.world,
@@ -197,10 +190,3 @@ def check_images(images: int, batch: int) -> None:
             f"There are {images} images to train on, fewer than one batch of {batch}.",
             "Use more data or a smaller batch.",
         )
-
-
-def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """`value` on `device`, copied asynchronously from pinned memory."""
-    if device.type != "cuda":
-        return value.to(device)
-    return value.pin_memory().to(device, non_blocking=True)

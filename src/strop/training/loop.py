@@ -20,7 +20,7 @@ from torch import Tensor
 from strop.config import flatten, to_dict
 from strop.curriculum import CurriculumConfig
 from strop.data.record import Dataset
-from strop.device import choose_device, describe_machine
+from strop.device import choose_device, describe_machine, to_device
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
@@ -41,7 +41,6 @@ from strop.training.callbacks import (
 from strop.training.decoder_training import ABOUT_WIDTHS
 from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
 from strop.training.lengths import calibrate, measure
-from strop.training.loaders import to_device
 from strop.training.plots import plot_run
 from strop.training.preset import Preset, load_preset, preset_from_dict
 from strop.training.run_checkpoint import (
@@ -50,7 +49,8 @@ from strop.training.run_checkpoint import (
     checkpoint_paths,
     open_run,
     restore,
-    save_checkpoint,
+    state_of,
+    write_checkpoint,
 )
 from strop.training.run_data import RunData, open_data
 from strop.training.step import MOST_SPOILT, Stepper
@@ -382,9 +382,9 @@ class _Loop:
             "counted": run.stepper.counted,
             "seconds": self.seconds,
         }
-        path = save_checkpoint(
+        path = write_checkpoint(
             run.folder / "checkpoints",
-            run.stepper,
+            state_of(run.stepper),
             run.step,
             about,
             keep=self.config.training.keep_checkpoints,

@@ -43,13 +43,6 @@ class Checkpoint:
         return self.path.parent.parent
 
 
-def save_checkpoint(
-    folder: Path, stepper: Stepper, step: int, about: dict[str, Any], *, keep: int
-) -> Path:
-    """Write the state after `step` steps: see `write_checkpoint`."""
-    return write_checkpoint(folder, _state(stepper), step, about, keep=keep)
-
-
 def write_checkpoint(
     folder: Path,
     state: Mapping[str, Tensor],
@@ -105,15 +98,17 @@ def open_run(folder: Path, *, resume: bool, kind: str = _KIND) -> Checkpoint | N
         distributed.wait_for_all()
         return None
     checkpoint, problems = latest_checkpoint(folder / "checkpoints", kind)
-    first = distributed.this_process().first
-    if checkpoint is None and not problems and first:
-        warnings.warn(f"There is no checkpoint in {folder}: a new run starts.", stacklevel=3)
-    if checkpoint is None and problems:
-        raise TrainingError(
-            f"No checkpoint in {folder} is complete. {problems[0]}", "Start the run again."
-        )
-    if checkpoint is not None and problems and first:
-        warnings.warn(f"{problems[0]} Continuing from {checkpoint.path}.", stacklevel=3)
+    said = ""
+    if checkpoint is None:
+        if problems:
+            raise TrainingError(
+                f"No checkpoint in {folder} is complete. {problems[0]}", "Start the run again."
+            )
+        said = f"There is no checkpoint in {folder}: a new run starts."
+    elif problems:
+        said = f"{problems[0]} Continuing from {checkpoint.path}."
+    if said and distributed.this_process().first:
+        warnings.warn(said, stacklevel=3)
     return checkpoint
 
 
@@ -172,10 +167,10 @@ def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
 
 @torch.no_grad()
 def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
-    """Restore the state that `save_checkpoint` wrote."""
+    """Restore the state of a checkpoint."""
     tensors, counted = checkpoint.tensors, int(checkpoint.about["counted"])
     # Tensors are copied in place, because a CUDA graph may refer to them.
-    for name, kept in _state(stepper).items():
+    for name, kept in state_of(stepper).items():
         if name.startswith("rng."):
             continue
         if name == "totals" and name in tensors and tensors[name].shape != kept.shape:
@@ -193,7 +188,7 @@ def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     stepper.counted = counted
 
 
-def _state(stepper: Stepper) -> dict[str, Tensor]:
+def state_of(stepper: Stepper) -> dict[str, Tensor]:
     """All tensors of a run by name, not copied."""
     state = {f"model.{name}": value for name, value in stepper.tokenizer.state_dict().items()}
     for name, parameter in stepper.parameters.items():

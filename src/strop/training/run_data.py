@@ -87,55 +87,48 @@ def open_data(
     report = warnings.warn if workers.first else None
     computer = FieldComputer(config, training, device, loading_workers, report, tokenizer)
     # Whatever can be refused is refused before fields are computed.
-    dataset = None if isinstance(data, Tensor) else _dataset(data)
-    fields = _checked(data, config) if isinstance(data, Tensor) else None
-    if isinstance(validation, Tensor):
-        validation = _checked(validation, config)
-    elif validation is not None:
-        validation = _dataset(validation)
-    held_out_images = 0 if validation is not None else training.held_out
-    images = len(fields if fields is not None else dataset or ())
-    training = fitting(training, len(split(images, held_out_images)[0]), workers, report)
-    teacher_digest = ""
-    if dataset is None:
-        assert fields is not None
+    source = _opened(data, config)
+    other = None if validation is None else _opened(validation, config)
+    most = training.held_out if other is None else 0
+    training = fitting(training, len(split(len(source), most)[0]), workers, report)
+
+    fields, teacher_digest = None, ""
+    if isinstance(source, Tensor):
+        fields = source
         data_digest = identity.digest(list(fields.shape), identity.of_tensor(fields[:8]))
     else:
-        data_digest = identity.of_dataset(dataset)
+        data_digest = identity.of_dataset(source)
         if cache == "memory":
-            fields = computer.fields(dataset, training, progress)
+            fields = computer.fields(source, training, progress)
         elif cache is not None:
-            path, name = Path(cache), data if isinstance(data, str) else dataset.name
-            file = _cached(path, computer, dataset, name, data_digest, workers, progress)
+            name = data if isinstance(data, str) else source.name
+            file = _cached(Path(cache), computer, source, name, data_digest, workers, progress)
             fields, teacher_digest = file.fields, file.info.teacher_digest
 
     def plain_fields(indices: Tensor) -> Tensor:
         """The fields of unchanged images, (n, S, d_enc)."""
-        if fields is not None:
-            return fields[indices.to(fields.device), 0]
-        assert dataset is not None
-        return computer.plain(subset(dataset, indices.tolist()))
+        if isinstance(source, Tensor):
+            return source[indices.to(source.device), 0]
+        return computer.plain(subset(source, indices.tolist()))
 
-    images = len(fields if fields is not None else dataset or ())  # without broken ones
-    kept, held = split(images, held_out_images)
-    if validation is None:
+    if fields is not None:  # without broken images
+        source = fields
+    kept, held = split(len(source), most)
+    if other is None:
         held_out = plain_fields(held)
-    elif isinstance(validation, Tensor):
-        held_out = validation[:, 0]
     else:
-        held_out = computer.plain(_dataset(validation))
+        held_out = other[:, 0] if isinstance(other, Tensor) else computer.plain(other)
     if teacher is not None:
         sample = held_out if len(held_out) else plain_fields(kept[:16])
         config = replace(config, teacher=replace(config.teacher, scale=scale_for(sample)))
 
     loader: FieldLoader
-    if fields is not None:
-        resident = to_device_if_fits(fields, device)
+    if isinstance(source, Tensor):
+        resident = to_device_if_fits(source, device)
         loader = CachedFieldLoader(resident, training, workers, device=device, kept=kept)
     else:
-        assert dataset is not None
         loader = OnlineFieldLoader(
-            subset(dataset, kept.tolist()),
+            subset(source, kept.tolist()),
             compiled_teacher(computer.teacher, device.type == "cuda" and training.compile != "off"),
             training,
             workers,
@@ -187,7 +180,7 @@ def cache_fields(
 ) -> FieldCache:
     """Write the fields of a dataset, in the versions of `training`, to a cache file."""
     computer = FieldComputer(config, training, torch.device(device), loading_workers, warnings.warn)
-    dataset = _dataset(data)
+    dataset = open_dataset(data)
     name = data if isinstance(data, str) else data.name
     info = computer.info(name, identity.of_dataset(dataset))
     chunks = computer.chunks(dataset, training)
@@ -342,15 +335,14 @@ def _cached(
     return open_fields(path)
 
 
-def _dataset(data: str | Dataset) -> Dataset:
-    return open_dataset(data) if isinstance(data, str) else data
-
-
-def _checked(fields: Tensor, config: TokenizerConfig) -> Tensor:
+def _opened(data: str | Dataset | Tensor, config: TokenizerConfig) -> Dataset | Tensor:
+    """An open dataset, or fields of the shape that the model takes."""
+    if not isinstance(data, Tensor):
+        return open_dataset(data)
     expected = (config.grid**2, config.teacher.width)
-    if fields.ndim != 4 or tuple(fields.shape[2:]) != expected:
+    if data.ndim != 4 or tuple(data.shape[2:]) != expected:
         raise TrainingError(
-            f"Fields of shape {tuple(fields.shape)} do not fit the model.",
+            f"Fields of shape {tuple(data.shape)} do not fit the model.",
             f"Give (n, m, {expected[0]}, {expected[1]}), m versions of each image.",
         )
-    return fields
+    return data

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from strop.model.layers import AttentionLayer
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import Recorded, materialise
 from strop.training import distributed, draws
-from strop.training.averaging import follow
 from strop.training.forward import METRICS, SCALARS, TERMS, Outcome, StepConfig, forward
 
 MOST_SPOILT = 8
@@ -269,6 +268,15 @@ def parameter_groups(
         }
         for (head, decays), parameters in sorted(groups.items())
     ]
+
+
+@torch.no_grad()
+def follow(averaged: Iterable[Tensor], weights: Iterable[Tensor], share: Tensor) -> None:
+    """Move the average to the weights by a share, a 0-dim tensor that a CUDA graph can record."""
+    kept = list(averaged)
+    lead = list(torch._foreach_sub(list(weights), kept))
+    torch._foreach_mul_(lead, share)
+    torch._foreach_add_(kept, lead)
 
 
 def _clip(parameters: list[nn.Parameter], limit: float) -> tuple[Tensor, Tensor]:

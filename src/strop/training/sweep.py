@@ -56,16 +56,16 @@ def sweep(
         dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())
     ]
     presets = [override(preset, chosen) for chosen in combinations]
-    images = _images(data)
-    if validation is None:
-        for varied in presets:
-            _check_held_out(images, varied.training.held_out)
+    source = data if isinstance(data, Tensor) else open_dataset(data)
+    held = open_dataset(validation) if isinstance(validation, str) else validation
+    if held is None:
+        _check_held_out(len(source), presets)
     facts = {
-        "images": images,
+        "images": len(source),
         "data": data_name(data),
-        "data files": "" if isinstance(data, Tensor) else of_dataset(_opened(data)),
+        "data files": "" if isinstance(source, Tensor) else of_dataset(source),
         "validation": None if validation is None else data_name(validation),
-        "validation images": None if validation is None else _images(validation),
+        "validation images": None if held is None else len(held),
         "teacher": options.get("teacher"),
         "init": None if options.get("init") is None else str(options["init"]),
     }
@@ -111,18 +111,11 @@ def sweep(
     return results
 
 
-def _images(data: str | Dataset | Tensor) -> int:
-    return len(data if isinstance(data, Tensor) else _opened(data))
-
-
-def _opened(data: str | Dataset) -> Dataset:
-    return open_dataset(data) if isinstance(data, str) else data
-
-
-def _check_held_out(images: int, held_out: int) -> None:
-    """Raise if no image would be held out for validation."""
-    if not len(split(images, held_out)[1]):
-        raise TrainingError(
-            f"No validation images: training.held_out = {held_out} holds out none of {images}.",
-            "Give --val, or use at least 10 images and a training.held_out above 0.",
-        )
+def _check_held_out(images: int, presets: Sequence[Preset]) -> None:
+    """Raise if a run would hold out no image for validation."""
+    for held_out in (preset.training.held_out for preset in presets):
+        if not len(split(images, held_out)[1]):
+            raise TrainingError(
+                f"No validation images: training.held_out = {held_out} holds out none of {images}.",
+                "Give --val, or use at least 10 images and a training.held_out above 0.",
+            )
