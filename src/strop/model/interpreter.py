@@ -68,12 +68,12 @@ class Interpreter(nn.Module):
 
 
 class InterpreterLayer(AttentionLayer):
-    """Attention to a memory, which is not normed, or, without one, to itself."""
+    """Attention to a memory, which is not normed, and feed-forward."""
 
-    def forward(self, x: Tensor, memory: Tensor | None, visible: Tensor) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
         """`x` `(B, N, d)` reads `memory` `(B, L, d)` where `visible` `(B, 1, 1, L)` allows."""
         normed = self.norm_attention(x)
-        k, v = self.keys_and_values(normed if memory is None else memory)
+        k, v = self.keys_and_values(memory)
         return self.conclude(x, short_attention(self.queries(normed), k, v, visible))
 
 
