@@ -69,23 +69,24 @@ def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "confi
     )
 
 
-def check_ranges(config: Any, where: str, least: float | None = None) -> None:
+def check_ranges(config: Any, where: str, **default: float) -> None:
     """Refuse numbers outside the range that the metadata of their field gives.
 
-    `min` and `max` are allowed values; `above` and `below` are not. Numbers must be finite, and
-    those in a tuple have the range of the field. `least` is the `min` of fields without a range.
+    `min` and `max` are allowed values; `above` and `below` are not. Numbers must be finite, those
+    in a tuple have the range of the field, and configs inside are checked too. `default` is the
+    range of fields without one.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        limits = {key: field.metadata[key] for key in _LIMITS if key in field.metadata}
-        if least is not None and not limits:
-            limits = {"min": least}
+        if dataclasses.is_dataclass(value):
+            check_ranges(value, f"{where}.{field.name}", **default)
+        limits = {key: field.metadata[key] for key in _LIMITS if key in field.metadata} or default
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, bool) or not isinstance(number, int | float):
                 continue
             inside = all(_LIMITS[key][0](number, limit) for key, limit in limits.items())
             if not (inside and -MOST <= number <= MOST):
-                spans = [f"{_LIMITS[key][1]} {limit}" for key, limit in limits.items()]
+                spans = [f"{_LIMITS[key][1]} {limit:,}" for key, limit in limits.items()]
                 raise ConfigError(
                     f"{where}.{field.name} is {_plain(value)!r:.60}.",
                     f"Give a number that is {' and '.join(spans) or 'finite and smaller'}.",

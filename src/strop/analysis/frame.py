@@ -77,7 +77,7 @@ def find_analysis(
 def make_options(analysis: Analysis, name: str, values: Mapping[str, Any]) -> Any:
     """The analysis's options from `values`, with types, names and ranges checked."""
     options = from_dict(analysis.options, values, name)
-    check_ranges(options, name, least=0)
+    check_ranges(options, name, min=0)
     return options
 
 

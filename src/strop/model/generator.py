@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -18,7 +18,7 @@ class GeneratorConfig:
     """Size of the generator: the paper's STROP-S unless said otherwise."""
 
     width: int = 256
-    depth: int = 8
+    depth: int = field(default=8, metadata={"above": 0, "max": 256})
     heads: int = 8
     feedforward: int = 1024
 

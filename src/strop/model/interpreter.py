@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ class InterpreterConfig:
     """Size of the interpreter, which mirrors the generator in every preset of the paper."""
 
     width: int = 256
-    depth: int = 8
+    depth: int = field(default=8, metadata={"above": 0, "max": 256})
     heads: int = 8
     feedforward: int = 1024
 

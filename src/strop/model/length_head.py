@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from strop.config import check_ranges
 from strop.errors import ConfigError
 from strop.model.layers import initialise
 
@@ -29,7 +30,7 @@ class LengthHeadConfig:
     kind: Literal["paper", "rate", "fixed"] = "paper"
     hidden: tuple[int, ...] | None = None
     fixed: int | None = None
-    quality: float = 0.9
+    quality: float = field(default=0.9, metadata={"above": 0, "below": 1})
 
     def __post_init__(self) -> None:
         if self.fixed is not None and self.kind == "paper":
@@ -39,10 +40,7 @@ class LengthHeadConfig:
                 f"length_head.kind is {self.kind!r} and length_head.fixed is {self.fixed}.",
                 'Give a fixed length with kind "fixed", and with no other.',
             )
-        if not 0 < self.quality < 1:
-            raise ConfigError(
-                f"length_head.quality is {self.quality}.", "Give a number between 0 and 1."
-            )
+        check_ranges(self, "length_head")
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ Sections 2.1 and 2.2; Table 5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -25,9 +25,9 @@ class QuantizerConfig:
              codebook among them, and part of a code only encodes its position, which is known
     """
 
-    codes: int = 1024
+    codes: int = field(default=1024, metadata={"min": 2, "max": 2**24})
     code_width: int = 16
-    decay: float = 0.95
+    decay: float = field(default=0.95, metadata={"above": 0, "below": 1})
     centred: bool = False
 
 
