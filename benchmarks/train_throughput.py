@@ -37,9 +37,8 @@ from strop.training.loaders import (
     compiled_teacher,
     online_field,
 )
-from strop.training.preset import Preset, load_preset, parse_assignments
+from strop.training.preset import Preset, TrainingConfig, load_preset, parse_assignments
 from strop.training.step import Stepper
-from strop.training.training_config import TrainingConfig
 from strop.training.views import draw_versions
 
 console = Console()

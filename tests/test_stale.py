@@ -33,9 +33,8 @@ from strop.model.checkpoint import load_folder
 from strop.model.teacher import BUNDLED, TeacherConfig
 from strop.model.tokenizer import Tokenizer
 from strop.training.loop import train
-from strop.training.preset import Preset
+from strop.training.preset import Preset, TrainingConfig
 from strop.training.sweep import sweep
-from strop.training.training_config import TrainingConfig
 
 
 class World:

@@ -89,9 +89,9 @@ class Options:
     ],
 )
 def test_options_out_of_range_are_refused(option, value, remedy):
-    check_ranges(Options(), "some", least=0)
+    check_ranges(Options(), "some", min=0)
     with pytest.raises(ConfigError, match=rf"some\.{option} is .*{remedy}"):
-        check_ranges(Options(**{option: value}), "some", least=0)
+        check_ranges(Options(**{option: value}), "some", min=0)
 
 
 def test_a_dataset_is_encoded_once_and_in_order(tokenizer):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.errors import ProgramError
-from strop.model.rate import (
+from strop.model.length_rule import (
     allocated_lengths,
     hull_savings,
     lengths_for_mean,

@@ -9,8 +9,14 @@ import pytest
 from strop.config import to_dict
 from strop.curriculum import scaled
 from strop.errors import ConfigError
-from strop.training.preset import RETIRED, load_preset, parse_assignments, preset_names
-from strop.training.training_config import TrainingConfig, learning_rate
+from strop.training.preset import (
+    RETIRED,
+    TrainingConfig,
+    learning_rate,
+    load_preset,
+    parse_assignments,
+    preset_names,
+)
 
 PAPER = TrainingConfig()
 

@@ -29,8 +29,8 @@ from strop.training.draws import Order, versions
 from strop.training.field_cache import FieldInfo, open_fields, versions_of, write_fields
 from strop.training.loaders import CachedFieldLoader, OnlineFieldLoader, online_field, split
 from strop.training.loop import train
+from strop.training.preset import TrainingConfig
 from strop.training.run_data import cache_fields, compute_fields, open_data
-from strop.training.training_config import TrainingConfig
 from strop.training.views import NUMBERS, draw_versions, view_images
 
 CPU = torch.device("cpu")

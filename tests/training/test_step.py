@@ -19,8 +19,8 @@ from strop.objective import ObjectiveConfig, cosine_error, latent_alignment, squ
 from strop.recorded import WARM_STEPS
 from strop.training.forward import METRICS, SCALARS, StepConfig, forward, step_values
 from strop.training.loop import stepper_trouble
+from strop.training.preset import TrainingConfig
 from strop.training.step import MOST_SPOILT, Stepper, parameter_groups, trainable
-from strop.training.training_config import TrainingConfig
 
 CPU = torch.device("cpu")
 STEPS = 40

@@ -13,8 +13,7 @@ from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.objective import ObjectiveConfig
-from strop.training.preset import Preset
-from strop.training.training_config import TrainingConfig
+from strop.training.preset import Preset, TrainingConfig
 
 GRID, WIDTH, K = 2, 12, 10
 

@@ -26,8 +26,7 @@ from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.subject import Subject
 from strop.figures import MUTED, new_figure, plain_axes
-from strop.model.length_rule import TOLERANCE
-from strop.model.rate import hull_savings, shortest_within
+from strop.model.length_rule import TOLERANCE, hull_savings, shortest_within
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.statistics import Array, bootstrap, pearson, spearman

@@ -25,8 +25,7 @@ from strop.analysis.subject import Subject
 from strop.curriculum import CurriculumConfig
 from strop.figures import MUTED, new_figure, plain_axes
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
-from strop.model.length_rule import needs_rate_head
-from strop.model.rate import allocated_lengths, verified_lengths
+from strop.model.length_rule import allocated_lengths, needs_rate_head, verified_lengths
 from strop.model.rate_head import RateHead, pooled
 from strop.model.tokenizer import Tokenizer
 from strop.random import seeded

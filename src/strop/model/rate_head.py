@@ -1,7 +1,7 @@
 """The rate head: the expected error of an image at every program length, from its pooled field.
 
 A length follows from a question: the shortest program that reaches a quality, or the lengths of
-a batch that have a given mean at the least error (`strop.model.rate`).
+a batch that have a given mean at the least error (`strop.model.length_rule`).
 
 The margins turn an expected error into one that a stated share of images keeps to. They are
 buffers, so they are saved with the weights; `strop.training.lengths.calibrate` measures them.

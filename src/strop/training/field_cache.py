@@ -23,7 +23,7 @@ from torch import Tensor
 from strop.errors import FormatError, TrainingError
 from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.progress import Progress, no_progress
-from strop.training.training_config import TrainingConfig
+from strop.training.preset import TrainingConfig
 
 _KIND, _VERSION = "fields", 1
 _HEADER = 4096  # fixed, because it is written last, when the number of images is known

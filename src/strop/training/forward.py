@@ -20,8 +20,7 @@ from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer
 from strop.objective import ObjectiveConfig
 from strop.training import distributed, draws
-from strop.training.preset import Preset
-from strop.training.training_config import TrainingConfig, learning_rate
+from strop.training.preset import Preset, TrainingConfig, learning_rate
 
 TERMS = ("latent", "commitment", "diversity", "length", "extra")
 """The terms of the loss, in the order of `Outcome.terms`."""

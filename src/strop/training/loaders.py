@@ -18,7 +18,7 @@ from strop.model.teacher import Teacher
 from strop.prefetch import map_ahead
 from strop.training.distributed import Workers
 from strop.training.draws import Order, generator, versions
-from strop.training.training_config import TrainingConfig
+from strop.training.preset import TrainingConfig
 from strop.training.views import draw_versions, version_images
 
 Loaded = tuple[Tensor, ...]

@@ -41,8 +41,7 @@ from strop.training.loaders import (
     split,
     teacher_field,
 )
-from strop.training.preset import Preset
-from strop.training.training_config import TrainingConfig
+from strop.training.preset import Preset, TrainingConfig
 from strop.training.views import NUMBERS, view_images
 
 

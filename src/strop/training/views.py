@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.training import draws
-from strop.training.training_config import TrainingConfig
+from strop.training.preset import TrainingConfig
 
 NUMBERS = 9
 """Random numbers per view."""
