@@ -79,6 +79,17 @@ def speed() -> str:
     )
 
 
+def store_size() -> str:
+    """What a photograph takes as tokens, and as features in half precision."""
+    found = result("photos/bundled")["measured"]
+    size = found["values"]["bits_fixed_rate"] / 8
+    features = size * found["values"]["compression"] / 2  # relative to single precision
+    return (
+        f"On {found['images']:,} held-out photographs, the tokens of `photos` take {size:.0f} "
+        f"bytes per image on average and its features {features:,.0f} bytes in half precision."
+    )
+
+
 def percentiles(found: dict[str, Any]) -> str:
     """The latency of one image."""
     return (
@@ -788,6 +799,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "probes": probes,
     "ladder": ladder,
     "speed": speed,
+    "store_size": store_size,
     "cost": cost,
     "engines": engines,
     "files": files,

@@ -25,7 +25,6 @@ import strop
 from strop.data import open_dataset
 from strop.files import write_json
 from strop.images import fit_square
-from strop.store.encode import encode_corpus
 
 VOID = 255
 Batches = Iterable[tuple[Tensor, list[str]]]
@@ -53,7 +52,7 @@ def main() -> None:
         for part, spec in zip(("train", "val"), specs, strict=True):
             start = time.perf_counter()
             path = str(folder / f"{part}.lance")
-            encode_corpus(spec, path, model=tok.about["name"], tokenizer=tok)
+            strop.encode_corpus(spec, path, model=tok.about["name"], tokenizer=tok)
             stores.append(strop.open_store(path, model=tok))
             seconds = time.perf_counter() - start
             print(f"encoded {len(stores[-1])} images of {spec} in {seconds:.1f} s")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from strop.model.checkpoint import list_models, load
     from strop.model.tokenizer import Tokenizer, TokenizerConfig
     from strop.program import Program
+    from strop.store.encode import encode_corpus
     from strop.store.store import open_store
     from strop.training.loop import train
 
@@ -21,6 +22,7 @@ __all__ = [
     "StropError",
     "Tokenizer",
     "TokenizerConfig",
+    "encode_corpus",
     "erasure",
     "list_models",
     "load",
@@ -34,6 +36,7 @@ _MODULES = {
     "StropError": "strop.errors",
     "Tokenizer": "strop.model.tokenizer",
     "TokenizerConfig": "strop.model.tokenizer",
+    "encode_corpus": "strop.store.encode",
     "erasure": "strop.analysis.counterfactual",
     "list_models": "strop.model.checkpoint",
     "load": "strop.model.checkpoint",
