@@ -1,13 +1,16 @@
-"""Read image files into squares in worker processes, in order and in bounded memory."""
+"""Squares of images from worker processes, through shared memory of a fixed size, in order."""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from multiprocessing.context import BaseContext
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +19,9 @@ from torch import Tensor
 from strop.errors import ImageError
 from strop.images import Fit, read_square
 from strop.pool import Pool, cores, default_context
+
+Item = TypeVar("Item")
+About = TypeVar("About")
 
 Source = str | os.PathLike[str] | bytes
 """A path, or the bytes of a file."""
@@ -33,6 +39,67 @@ def reading_workers(files: int) -> int:
     return min(count, MAX_WORKERS, files // _FILES_PER_WORKER) if count > 1 else 0
 
 
+class SquarePool(Generic[Item, About]):
+    """Worker processes that write squares `(3, size, size)` uint8 to shared memory.
+
+    fill     called with up to `chunk` items and with the squares to write, (chunk, 3, size, size).
+             It returns what else is known of these items
+    ahead    how many squares may be ready before they are taken. Items are drawn as late
+    workers  processes that run `fill`; with 0 it runs in this process
+    """
+
+    def __init__(
+        self,
+        fill: Callable[[Sequence[Item], Tensor], About],
+        *,
+        size: int,
+        chunk: int,
+        ahead: int,
+        workers: int,
+        context: BaseContext | None = None,
+    ) -> None:
+        context = context or default_context()
+        self._slots = max(2 * workers, -(-ahead // chunk)) if workers else 1
+        shape = (self._slots, chunk, 3, size, size)
+        count = math.prod(shape)
+        memory = context.RawArray("B", count) if workers else bytearray(count)
+        self._job = _FillSlot(fill, memory, shape)
+        self._pool = Pool(self._job, workers, context)
+
+    def map(self, chunks: Iterable[Sequence[Item]]) -> Iterator[tuple[About, Tensor]]:
+        """What `fill` returned for each chunk, with the squares, which hold until the next one."""
+        # `Pool.map` draws a task after the result of the one `slots` ago was taken, so that the
+        # slot of that one is free.
+        tasks = ((number % self._slots, items) for number, items in enumerate(chunks))
+        for slot, about in self._pool.map(tasks, self._slots):
+            yield about, self._job.squares(slot)
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self._pool.close()
+
+
+class _FillSlot(Generic[Item, About]):
+    """The job of a worker: fill a slot of shared memory, an array of `shape`."""
+
+    def __init__(
+        self,
+        fill: Callable[[Sequence[Item], Tensor], About],
+        memory: Any,
+        shape: tuple[int, ...],
+    ) -> None:
+        self._fill, self._memory, self._shape = fill, memory, shape
+
+    def squares(self, slot: int) -> Tensor:
+        """The squares of a slot: (chunk, 3, size, size) uint8, in place."""
+        flat = torch.from_numpy(np.frombuffer(self._memory, dtype=np.uint8))
+        return flat.view(self._shape)[slot]
+
+    def __call__(self, task: tuple[int, Sequence[Item]]) -> tuple[int, About]:
+        slot, items = task
+        return slot, self._fill(items, self.squares(slot))
+
+
 def read_squares(
     sources: Iterable[Source],
     size: int,
@@ -46,76 +113,32 @@ def read_squares(
     workers  processes that read, decode and resize; 0 does it in this process. Squares are equal
     ahead    how many squares may be ready before they are taken. Sources are drawn as late
     """
-    slots = max(2 * workers, -(-ahead // _CHUNK)) if workers else 1
-    context = default_context()
-    shape = (slots, _CHUNK, 3, size, size)
-    count = int(np.prod(shape))
-    memory = context.RawArray("B", count) if workers else bytearray(count)
-    reader = _Reader(memory, shape, size, fit)
-    pool = Pool(reader, workers, context)
+    read = partial(_read_files, size=size, fit=fit)
+    pool = SquarePool(read, size=size, chunk=_CHUNK, ahead=ahead, workers=workers)
+    remaining = iter(sources)
     try:
-        for read in pool.map(_tasks(sources, slots), slots):
-            for text in read.warned:
+        for (files, warned), squares in pool.map(iter(lambda: [*islice(remaining, _CHUNK)], [])):
+            for text in warned:
                 warnings.warn(text, stacklevel=2)
-            squares = reader.squares(read.slot)
-            for row, (name, error) in enumerate(zip(read.names, read.errors, strict=True)):
-                yield name, error or squares[row].clone()
+            for (name, error), square in zip(files, squares, strict=False):
+                yield name, error or square.clone()
     finally:
         pool.close()
 
 
-_Task = tuple[int, list[Source]]
-
-
-def _tasks(sources: Iterable[Source], slots: int) -> Iterator[_Task]:
-    """Chunks of sources with their slots. `Pool.map` draws a task after the result of the one
-    `slots` ago was taken, so its slot is free."""
-    chunk: list[Source] = []
-    given = 0
-    for source in sources:
-        chunk.append(source)
-        if len(chunk) == _CHUNK:
-            yield given % slots, chunk
-            chunk, given = [], given + 1
-    if chunk:
-        yield given % slots, chunk
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What a worker read. The squares are in the shared slot."""
-
-    slot: int
-    names: list[str]
-    errors: list[ImageError | None]
-    warned: list[str]
-
-
-class _Reader:
-    """The job of a worker: read files and write their squares to a slot of shared memory."""
-
-    def __init__(self, memory: Any, shape: tuple[int, ...], size: int, fit: Fit) -> None:
-        self._memory, self._shape = memory, shape
-        self._size, self._fit = size, fit
-
-    def squares(self, slot: int) -> Tensor:
-        """The squares of a slot: (chunk, 3, size, size) uint8, in place."""
-        flat = torch.from_numpy(np.frombuffer(self._memory, dtype=np.uint8))
-        return flat.view(self._shape)[slot]
-
-    def __call__(self, task: _Task) -> _Read:
-        slot, sources = task
-        squares = self.squares(slot)
-        errors: list[ImageError | None] = []
-        # The standard error of a worker would cut through a progress bar.
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            for row, source in enumerate(sources):
-                try:
-                    squares[row] = read_square(source, self._size, self._fit)
-                except ImageError as error:
-                    errors.append(error)
-                else:
-                    errors.append(None)
-        names = ["the image" if isinstance(each, bytes) else str(each) for each in sources]
-        return _Read(slot, names, errors, [str(each.message) for each in caught])
+def _read_files(
+    sources: Sequence[Source], squares: Tensor, *, size: int, fit: Fit
+) -> tuple[list[tuple[str, ImageError | None]], list[str]]:
+    """Write the squares of files. Returns their names and errors, and the text of warnings."""
+    files: list[tuple[str, ImageError | None]] = []
+    # The standard error of a worker would cut through a progress bar.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        for source, square in zip(sources, squares, strict=False):
+            failed = None
+            try:
+                square.copy_(read_square(source, size, fit))
+            except ImageError as error:
+                failed = error
+            files.append(("the image" if isinstance(source, bytes) else str(source), failed))
+    return files, [str(each.message) for each in caught]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -22,11 +22,11 @@ from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit
-from strop.pool import Pool, default_context
 from strop.prefetch import map_ahead
 from strop.random import mix
+from strop.squares import SquarePool
 
-_CHUNK = 16  # records in one task: large enough to hide the pipe, small enough to split a batch
+_CHUNK = 16  # records in one task at most: enough to hide the pipe
 _PREFETCH = 2  # batches
 MAX_SIZE = 8192  # pixels along a side of a batch
 
@@ -42,8 +42,7 @@ def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
     return np.argsort(mix(np.arange(length, dtype=np.uint64) + key), kind="stable")
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """The records of one batch, and the state of the loader after it."""
 
     indices: np.ndarray
@@ -120,10 +119,11 @@ class Loader:
         self.broken: dict[int, str] = {}
         self._pin = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._workers = workers
-        self._context = context or default_context()
-        self._reader = _Reader(dataset, size, fit, resize)
-        self._pool: Pool[_Task, _Chunk] | None = None
-        self._slots = 1
+        self._context = context
+        self._fill = partial(_read_records, dataset=dataset, size=size, fit=fit, resize=resize)
+        # Records in one task: all workers share a batch.
+        self._chunk = max(1, min(_CHUNK, -(-batch_size // max(1, workers))))
+        self._pool: SquarePool[int, _Chunk] | None = None
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
@@ -132,7 +132,10 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the current epoch. Afterwards the loader is at the start of the next."""
-        yield from self._run(self._epoch_steps(self.epoch, self.position))
+        epoch = self.epoch
+        yield from self._run(self._epoch_steps(epoch, self.position))
+        # The last step may be too short to have records for this process.
+        self.epoch, self.position = epoch + 1, 0
 
     def forever(self) -> Iterator[Batch]:
         """All epochs from the current position, without end. Prefetching crosses epochs."""
@@ -203,8 +206,6 @@ class Loader:
             state = (epoch, after) if after < end else (epoch + 1, 0)
             if len(mine):
                 yield _Step(mine, *state)
-        # Ends the epoch also in a process without records in the last, short step.
-        yield _Step(order[:0], epoch + 1, 0)
 
     def _run(self, steps: Iterator[_Step]) -> Iterator[Batch]:
         batched = isinstance(self.dataset, BatchDataset) and self.dataset.size == self.size
@@ -225,9 +226,7 @@ class Loader:
     def _read_batches(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
         """Load the steps of a `BatchDataset`."""
 
-        def make(step: _Step) -> tuple[_Step, Batch | None]:
-            if not len(step.indices):
-                return step, None
+        def make(step: _Step) -> tuple[_Step, Batch]:
             batch = self.dataset.batch(step.indices.tolist())  # type: ignore[attr-defined]
             return step, batch.pin_memory() if self._pin else batch
 
@@ -235,160 +234,54 @@ class Loader:
 
     def _read(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
         """Load the steps of a dataset of single records, which workers decode in chunks."""
-        chunk = max(1, min(_CHUNK, -(-self.batch_size // max(1, self._workers))))
-        pool = self._start(chunk)
-        slots = self._slots
+        if self._pool is None:
+            self._pool = SquarePool(
+                self._fill,
+                size=self.size,
+                chunk=self._chunk,
+                ahead=_PREFETCH * self.batch_size,
+                workers=self._workers,
+                context=self._context,
+            )
         given: deque[_Step] = deque()
 
-        def tasks() -> Iterator[_Task]:
-            count = 0
+        def chunks() -> Iterator[list[int]]:
             for step in steps:
                 given.append(step)
-                for start in range(0, len(step.indices), chunk):
-                    # Results arrive in order and at most `slots` tasks are pending, so the slot
-                    # of the task `slots` ago is free.
-                    yield count % slots, step.indices[start : start + chunk].tolist()
-                    count += 1
+                for start in range(0, len(step.indices), self._chunk):
+                    yield step.indices[start : start + self._chunk].tolist()
 
+        read: list[_Chunk] = []
         try:
-            results = pool.map(tasks(), slots)
-            while True:
-                first = next(results, None)
-                while given and not len(given[0].indices):
-                    yield given.popleft(), None  # the end of an epoch, which has no chunk
-                if first is None:
-                    return
-                step = given.popleft()
-                draft = _Draft(len(step.indices), self.size, self._pin)
-                draft.add(first, self._reader.slot(first.slot))
-                while draft.seen < len(step.indices):
-                    more = next(results)
-                    draft.add(more, self._reader.slot(more.slot))
-                self.broken.update(draft.broken)
-                yield step, draft.finish(self.drop_last)
+            for chunk, squares in self._pool.map(chunks()):
+                count = len(given[0].indices)
+                if not read:
+                    shape = (count, 3, self.size, self.size)
+                    images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin)
+                filled = sum(len(each.indices) for each in read)
+                images[filled : filled + len(chunk.indices)] = squares[: len(chunk.indices)]
+                read.append(chunk)
+                if sum(len(each.indices) + len(each.broken) for each in read) == count:
+                    yield given.popleft(), self._join(read, images)
+                    read = []
         except DataError:
             self.close()
             raise
 
-    def _start(self, chunk: int) -> Pool[_Task, _Chunk]:
-        if self._pool is None:
-            in_batches = _PREFETCH * -(-self.batch_size // chunk)
-            self._slots = max(2 * self._workers, in_batches) if self._workers else 1
-            self._reader.allocate(self._slots, chunk, self._context if self._workers else None)
-            self._pool = Pool(self._reader, self._workers, self._context)
-        return self._pool
-
-
-_Task = tuple[int, list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Records that a worker read. Their images are in the shared slot."""
-
-    slot: int
-    count: int
-    indices: list[int]
-    names: list[str]
-    parts: dict[str, np.ndarray]
-    scenes: list[Mapping[str, Any]] | None
-    broken: dict[int, str]
-
-
-class _Reader:
-    """The job of a worker: read and resize records, and write their images to a shared slot."""
-
-    def __init__(self, dataset: Dataset, size: int, fit: Fit, resize: Resize) -> None:
-        self._dataset = dataset
-        self._size = size
-        self._fit = fit
-        self._resize = resize
-        self._memory: Any = None
-        self._shape = (0, 0, 3, size, size)
-
-    def allocate(self, slots: int, chunk: int, context: BaseContext | None) -> None:
-        """Allocate `slots` chunks, shared with the processes of `context` if there is one."""
-        self._shape = (slots, chunk, 3, self._size, self._size)
-        count = int(np.prod(self._shape))
-        self._memory = context.RawArray("B", count) if context else bytearray(count)
-
-    def slot(self, number: int) -> Tensor:
-        """The images of slot `number`: (chunk, 3, S, S) uint8, in place."""
-        flat = torch.from_numpy(np.frombuffer(self._memory, dtype=np.uint8))
-        return flat.view(self._shape)[number]
-
-    def __call__(self, task: _Task) -> _Chunk:
-        number, indices = task
-        images = self.slot(number)
-        kept: list[int] = []
-        records: list[Record] = []
-        broken: dict[int, str] = {}
-        together = getattr(self._dataset, "records", None)
-        ready = together(indices) if together else None
-        for row, index in enumerate(indices):
-            try:
-                record = ready[row] if ready else self._dataset[index]
-                record = fit_record(record, self._size, self._fit, self._resize)
-            except (StropError, OSError) as error:
-                broken[index] = str(error)
-                continue
-            images[len(kept)] = record.image
-            kept.append(index)
-            records.append(record)
-        scenes = [record.scene for record in records if record.scene is not None]
-        return _Chunk(
-            slot=number,
-            count=len(indices),
-            indices=kept,
-            names=[record.name for record in records],
-            parts={name: part for name in PARTS if (part := _stack(records, name)) is not None},
-            scenes=scenes if len(scenes) == len(records) else None,
-            broken=broken,
-        )
-
-
-def _stack(records: list[Record], name: str) -> np.ndarray | None:
-    values = [getattr(record, name) for record in records]
-    if not values or any(value is None for value in values):
-        return None
-    stacked: np.ndarray = torch.stack(values).numpy()
-    if stacked.dtype == np.int64:  # small ids, which take fewer bytes in the pipe
-        stacked = stacked.astype(np.uint8 if stacked.max() < 256 else np.int32)
-    return stacked
-
-
-class _Draft:
-    """A batch that is being assembled."""
-
-    def __init__(self, count: int, size: int, pin: bool) -> None:
-        self.seen = 0
-        self.broken: dict[int, str] = {}
-        self._images = torch.empty((count, 3, size, size), dtype=torch.uint8, pin_memory=pin)
-        self._chunks: list[_Chunk] = []
-        self._filled = 0
-        self._pin = pin
-
-    def add(self, chunk: _Chunk, images: Tensor) -> None:
-        count = len(chunk.indices)
-        self._images[self._filled : self._filled + count] = images[:count]
-        self._filled += count
-        self.seen += chunk.count
-        self.broken.update(chunk.broken)
-        if count:
-            self._chunks.append(chunk)
-
-    def finish(self, fixed: bool) -> Batch | None:
-        """The batch, of full length if `fixed`; None if no record could be read."""
-        count, filled = len(self._images), self._filled
-        if not filled:
-            if fixed:
+    def _join(self, chunks: list[_Chunk], images: Tensor) -> Batch | None:
+        """The batch of one step, of full length if `drop_last`; None if no record could be read."""
+        broken = {index: why for chunk in chunks for index, why in chunk.broken.items()}
+        self.broken.update(broken)
+        indices = [index for chunk in chunks for index in chunk.indices]
+        if not indices:
+            if self.drop_last:
                 raise DataError(
-                    f"None of the {count} records of a batch could be read. "
-                    f"The first: {next(iter(self.broken.values()))}",
+                    f"None of the {len(images)} records of a batch could be read. "
+                    f"The first: {next(iter(broken.values()))}",
                     "Check that the disk is mounted, and run `strop data check` on the dataset.",
                 )
             return None
-        chunks = self._chunks
+        chunks = [chunk for chunk in chunks if chunk.indices]
         parts: dict[str, Tensor] = {}
         for name in PARTS:
             if all(name in chunk.parts for chunk in chunks):
@@ -396,19 +289,71 @@ class _Draft:
                 if name in {"semantic", "instance"}:
                     joined = joined.astype(np.int64)
                 parts[name] = torch.from_numpy(joined)
-        scenes: tuple[Mapping[str, Any], ...] | None = None
-        if all(chunk.scenes is not None for chunk in chunks):
-            scenes = tuple(scene for chunk in chunks for scene in chunk.scenes or ())
+        scenes = tuple(scene for chunk in chunks for scene in chunk.scenes)
         batch = Batch(
-            images=self._images[:filled],
+            images=images[: len(indices)],
             names=tuple(name for chunk in chunks for name in chunk.names),
-            indices=torch.tensor([index for chunk in chunks for index in chunk.indices]),
-            scenes=scenes,
+            indices=torch.tensor(indices),
+            scenes=scenes if len(scenes) == len(indices) else None,
             **parts,
         )
-        if filled < count and fixed:
-            batch = batch.take([row % filled for row in range(count)])
+        if self.drop_last and len(batch) < len(images):
+            batch = batch.take([row % len(batch) for row in range(len(images))])
         return batch.pin_memory() if self._pin else batch
+
+
+class _Chunk(NamedTuple):
+    """Records that a worker read, without their images."""
+
+    indices: list[int]
+    names: list[str]
+    parts: dict[str, np.ndarray]
+    scenes: list[Mapping[str, Any]]
+    broken: dict[int, str]
+
+
+def _read_records(
+    indices: Sequence[int],
+    images: Tensor,
+    *,
+    dataset: Dataset,
+    size: int,
+    fit: Fit,
+    resize: Resize,
+) -> _Chunk:
+    """Read and resize records, and write the images of those that are not broken."""
+    records: dict[int, Record] = {}
+    broken: dict[int, str] = {}
+    together = getattr(dataset, "records", None)
+    ready = together(indices) if together else None
+    for row, index in enumerate(indices):
+        try:
+            record = ready[row] if ready else dataset[index]
+            record = fit_record(record, size, fit, resize)
+        except (StropError, OSError) as error:
+            broken[index] = str(error)
+            continue
+        images[len(records)] = record.image
+        records[index] = record
+    return _Chunk(
+        indices=list(records),
+        names=[record.name for record in records.values()],
+        parts={
+            name: part for name in PARTS if (part := _stack(records.values(), name)) is not None
+        },
+        scenes=[record.scene for record in records.values() if record.scene is not None],
+        broken=broken,
+    )
+
+
+def _stack(records: Iterable[Record], name: str) -> np.ndarray | None:
+    values = [getattr(record, name) for record in records]
+    if not values or any(value is None for value in values):
+        return None
+    stacked: np.ndarray = torch.stack(values).numpy()
+    if stacked.dtype == np.int64:  # small ids, which take fewer bytes in the pipe
+        stacked = stacked.astype(np.uint8 if stacked.max() < 256 else np.int32)
+    return stacked
 
 
 def record_batches(
