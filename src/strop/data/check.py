@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import torch
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
 
 from strop.data.record import VOID, Dataset
 from strop.data.spec import open_dataset
@@ -15,6 +14,11 @@ from strop.pool import Pool
 from strop.progress import Progress, no_progress
 
 _CHUNK = 32
+_PARTS = ("semantic", "instance", "labels", "depth", "scene")
+
+_COUNTED = ("sizes", "parts", "labels", "ids")
+
+_Found = tuple[dict[str, Counter[Any]], list[float], dict[int, str]]
 
 
 @dataclass(slots=True)
@@ -50,19 +54,9 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
-        return {
-            "name": self.name,
-            "count": self.count,
-            "good": self.good,
-            "sizes": {f"{w}x{h}": number for (w, h), number in self.sizes.most_common()},
-            "parts": dict(self.parts),
-            "labels": self.labels,
-            "pixels": self.pixels,
-            "void": self.void,
-            "depth": None if self.depth is None else list(self.depth),
-            "broken": {str(index): reason for index, reason in self.broken.items()},
-            "problems": list(self.problems),
-        }
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        sizes = {f"{w}x{h}": number for (w, h), number in self.sizes.most_common()}
+        return {**values, "sizes": sizes}
 
 
 def check_dataset(
@@ -73,80 +67,54 @@ def check_dataset(
     report = CheckReport(
         dataset.name, len(dataset), problems=tuple(getattr(dataset, "problems", ()))
     )
-    labels = torch.zeros(len(dataset.label_names), dtype=torch.int64)
-    ids = torch.zeros(VOID + 1, dtype=torch.int64)
+    totals: dict[str, Counter[Any]] = {kind: Counter() for kind in _COUNTED}
     depths: list[float] = []
     ranges = [range(i, min(i + _CHUNK, len(dataset))) for i in range(0, len(dataset), _CHUNK)]
-    pool: Pool[range, list[_Summary | str]] = Pool(_Reader(dataset), workers)
+    pool: Pool[range, _Found] = Pool(partial(_read, dataset=dataset), workers)
     try:
-        for indices, found in zip(ranges, pool.map(ranges, 4 * max(1, workers)), strict=True):
-            for index, record in zip(indices, found, strict=True):
-                if isinstance(record, str):
-                    report.broken[index] = record
-                    continue
-                report.good += 1
-                report.sizes[record.size] += 1
-                report.parts.update(record.parts)
-                labels[record.labels] += 1
-                for value, count in record.ids.items():
-                    ids[value] += count
-                depths += record.depth
-            depths = [min(depths), max(depths)] if depths else []
+        results = pool.map(ranges, 4 * max(1, workers))
+        for indices, (counts, found, broken) in zip(ranges, results, strict=True):
+            for kind, counter in counts.items():
+                totals[kind].update(counter)
+            depths += found
+            report.broken |= broken
             progress("checking", indices.stop, len(dataset))
     finally:
         pool.close()
+    report.sizes, report.parts, labels, ids = totals.values()
+    report.good = report.count - len(report.broken)
     if depths:
-        report.depth = depths[0], depths[1]
+        report.depth = min(depths), max(depths)
     if report.parts["labels"]:
-        report.labels = dict(zip(dataset.label_names, labels.tolist(), strict=True))
+        report.labels = {name: labels[i] for i, name in enumerate(dataset.label_names)}
     if report.parts["semantic"]:
-        total = max(1, int(ids[:VOID].sum()))
+        report.void = ids[VOID] / ids.total()
+        del ids[VOID]
         # Shards do not name their classes; the ids serve as names.
-        names = dataset.classes or [str(i) for i in range(VOID) if ids[i]]
-        counts = ids[: len(names)] if dataset.classes else ids[:VOID][ids[:VOID] > 0]
-        report.pixels = {n: c / total for n, c in zip(names, counts.tolist(), strict=True)}
-        report.void = float(ids[VOID] / ids.sum())
+        names = dict(enumerate(dataset.classes)) or {i: str(i) for i in sorted(ids)}
+        report.pixels = {name: ids[i] / max(1, ids.total()) for i, name in names.items()}
     return report
 
 
-class _Summary(NamedTuple):
-    """What the report needs of a record: numbers of labels and pixel counts of class ids."""
-
-    size: tuple[int, int]
-    parts: list[str]
-    labels: list[int]
-    ids: dict[int, int]
-    depth: list[float]
-
-
-class _Reader:
-    """The job of a worker: read a range of records. A broken one gives its error."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-
-    def __call__(self, indices: range) -> list[_Summary | str]:
-        return [self._read(index) for index in indices]
-
-    def _read(self, index: int) -> _Summary | str:
+def _read(indices: range, *, dataset: Dataset) -> _Found:
+    """The job of a worker: counts over some records, known depths, and errors of broken ones."""
+    counts: dict[str, Counter[Any]] = {kind: Counter() for kind in _COUNTED}
+    depths: list[float] = []
+    broken: dict[int, str] = {}
+    for index in indices:
         try:
-            record = self._dataset[index]
+            record = dataset[index]
         except (StropError, OSError) as error:
-            return str(error)
+            broken[index] = str(error)
+            continue
         height, width = record.image.shape[1:]
-        parts = ("semantic", "instance", "labels", "depth", "scene")
-        labels = [] if record.labels is None else record.labels.nonzero().flatten().tolist()
-        ids: dict[int, int] = {}
+        counts["sizes"][width, height] += 1
+        counts["parts"].update(part for part in _PARTS if getattr(record, part) is not None)
+        if record.labels is not None:
+            counts["labels"].update(record.labels.nonzero().flatten().tolist())
         if record.semantic is not None:
-            values, counts = record.semantic.unique(return_counts=True)
-            ids = dict(zip(values.tolist(), counts.tolist(), strict=True))
-        depth: list[float] = []
+            values, numbers = record.semantic.unique(return_counts=True)
+            counts["ids"].update(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
         if record.depth is not None and (known := record.depth[record.depth > 0]).numel():
-            depth = [float(known.min()), float(known.max())]
-        return _Summary(
-            (width, height),
-            [part for part in parts if getattr(record, part) is not None],
-            labels,
-            ids,
-            depth,
-        )
+            depths += [float(known.min()), float(known.max())]
+    return counts, depths, broken
