@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,21 +84,22 @@ def _pack(
         pin_memory=False,
     )
     loader.restore({"epoch": 0, "position": done["position"], "records": len(dataset)})
+    loader.broken.update({int(index): reason for index, reason in done["broken"].items()})
     with loader, _Writer(work, done) as writer:
         saved = done["position"]
         for batch in loader:
             writer.write(batch)
             position = loader.position if loader.epoch == 0 else len(dataset)
             if position - saved >= _SAVE_EVERY:
-                broken = {**done["broken"], **{str(k): v for k, v in loader.broken.items()}}
-                writer.save(settings, position, broken)
+                writer.save({"settings": settings, "position": position, "broken": loader.broken})
                 saved = position
             progress("packing", position, len(dataset))
-        offsets, parts = writer.offsets, writer.parts
-    broken = {**{int(k): v for k, v in done["broken"].items()}, **loader.broken}
+        parts = writer.parts
     if not parts:
         raise DataError(f"{spec} has no record that could be packed.", "Run `strop data check`.")
-    np.array(offsets, dtype="<i8").tofile(work / OFFSETS)
+    with (work / RECORDS).open("rb") as records:
+        offsets = np.cumsum([0, *map(len, records)])
+    offsets.astype("<i8").tofile(work / OFFSETS)
     meta = {
         **settings,
         "name": dataset.name,
@@ -107,7 +107,7 @@ def _pack(
         "parts": parts,
         "classes": list(dataset.classes),
         "label_names": list(dataset.label_names),
-        "broken": {str(index): reason for index, reason in broken.items()},
+        "broken": loader.broken,
     }
     write_json(work / META, KIND, VERSION, meta)
     if target.exists():
@@ -117,7 +117,7 @@ def _pack(
     (target / _PROGRESS).unlink()  # last: it marks the folder as a packing folder
     written = PackedDataset(target)
     total = sum(entry.stat().st_size for entry in target.iterdir())
-    return PackReport(target, len(written), size, tuple(parts), total, broken)
+    return PackReport(target, len(written), size, tuple(parts), total, loader.broken)
 
 
 def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -141,9 +141,9 @@ def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
             return done
         if position:
             other = [
-                f"{k} {earlier.get(k)!r}, not {v!r}"
-                for k, v in settings.items()
-                if earlier.get(k) != v
+                f"{name} {earlier.get(name)!r}, not {value!r}"
+                for name, value in settings.items()
+                if earlier.get(name) != value
             ]
             raise DataError(
                 f"{work} holds {position} records of an unfinished run with {'; '.join(other)}.",
@@ -160,24 +160,20 @@ class _Writer:
     """Appends batches to the raw files of a packed folder."""
 
     def __init__(self, work: Path, done: dict[str, Any]) -> None:
-        self._work = work
-        self._stack = ExitStack()
-        self._files: dict[str, Any] = {}
         self.parts: list[str] = list(done["parts"])
-        self.offsets: list[int] = [0]
-        for name, size in done["sizes"].items():
-            self._open(name, size)
-        if self.parts:
-            lines = (work / RECORDS).read_bytes()
-            ends = np.flatnonzero(np.frombuffer(lines, dtype=np.uint8) == ord("\n")) + 1
-            self.offsets += ends.tolist()
+        self._work = work
+        self._kept = dict(done["sizes"])
+        self._files: dict[str, Any] = {}
+        for name, size in self._kept.items():
+            os.truncate(work / name, size)
 
     def __enter__(self) -> _Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._sync()
-        self._stack.close()
+        for file in self._files.values():
+            file.close()
 
     def write(self, batch: Batch) -> None:
         """Append a batch. The first batch determines the parts."""
@@ -209,38 +205,23 @@ class _Writer:
             if batch.scenes is not None:
                 about["scene"] = batch.scenes[row]
             # Bytes of a file name that are not UTF-8 become JSON's \u escapes.
-            line = json.dumps(about, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
-            lines.write(line)
-            self.offsets.append(self.offsets[-1] + len(line))
+            line = json.dumps(about, ensure_ascii=False).encode(errors="backslashreplace")
+            lines.write(line + b"\n")
 
-    def save(self, settings: dict[str, Any], position: int, broken: dict[str, str]) -> None:
+    def save(self, progress: dict[str, Any]) -> None:
         """Save the progress, so that a later run can resume here."""
         self._sync()
         sizes = {name: file.tell() for name, file in self._files.items()}
-        write_json(
-            self._work / _PROGRESS,
-            *_PROGRESS_FORMAT,
-            {
-                "settings": settings,
-                "position": position,
-                "parts": self.parts,
-                "sizes": sizes,
-                "broken": broken,
-            },
-        )
+        content = {**progress, "parts": self.parts, "sizes": sizes}
+        write_json(self._work / _PROGRESS, *_PROGRESS_FORMAT, content)
 
     def _sync(self) -> None:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
 
-    def _open(self, name: str, keep: int = 0) -> Any:
-        """The file `name`, opened once and truncated to the `keep` bytes of the saved progress."""
+    def _open(self, name: str) -> Any:
+        """The file `name`, opened once. Only files that an earlier run has saved are continued."""
         if name not in self._files:
-            path = self._work / name
-            path.touch()
-            file = self._stack.enter_context(path.open("r+b"))
-            file.truncate(keep)
-            file.seek(keep)
-            self._files[name] = file
+            self._files[name] = (self._work / name).open("ab" if name in self._kept else "wb")
         return self._files[name]

@@ -45,11 +45,6 @@ _MEMORY = {
 }
 
 
-def part_shape(part: str, size: int, labels: int) -> tuple[int, ...]:
-    """The shape of one record's `part` in a packed dataset."""
-    return {"image": (3, size, size), "labels": (labels,)}.get(part, (size, size))
-
-
 class PackedDataset:
     """Records of a packed folder, all `size` by `size`. `batch` gathers rows."""
 
@@ -119,8 +114,9 @@ class PackedDataset:
         self.__init__(state["root"])  # type: ignore[misc]
 
     def _map(self, part: str) -> np.ndarray:
-        shape = (self._count, *part_shape(part, self.size, len(self.label_names)))
-        return _open(self._root / f"{part}.bin", DTYPES[part], shape)
+        square = (self.size, self.size)
+        shape = {"image": (3, *square), "labels": (len(self.label_names),)}.get(part, square)
+        return _open(self._root / f"{part}.bin", DTYPES[part], (self._count, *shape))
 
     def _about(self, index: int) -> dict[str, Any]:
         line = self._records[self._offsets[index] : self._offsets[index + 1]].tobytes()
@@ -133,10 +129,9 @@ class PackedDataset:
 
 def _open(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> np.ndarray:
     """A read-only map of `path`; of all its bytes if there is no shape."""
-    try:
-        found_bytes = path.stat().st_size
-    except OSError as error:
-        raise DataError(f"{path} is missing.", "Pack the dataset again.") from error
+    if not path.is_file():
+        raise DataError(f"{path} is missing.", "Pack the dataset again.")
+    found_bytes = path.stat().st_size
     if shape is None:
         shape = (found_bytes // dtype.itemsize,)
     expected = int(np.prod(shape)) * dtype.itemsize
