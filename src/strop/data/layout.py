@@ -77,6 +77,11 @@ class Layout:
         return items
 
 
+def split_names(text: str) -> tuple[str, ...]:
+    """Names that semicolons separate, over several lines."""
+    return tuple(" ".join(name.split()) for name in text.split(";"))
+
+
 def first_file(root: Path, candidates: Sequence[str]) -> Path | None:
     """The first of `candidates` that is a file under `root`."""
     return next((root / name for name in candidates if (root / name).is_file()), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,18 @@ import torch
 
 from strop.data.decode import labels_of, look_up, make_table
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import Layout, choose, first_file, found, load_mat, read_lines
+from strop.data.layout import Layout, choose, first_file, found, load_mat, read_lines, split_names
 from strop.data.record import VOID, Record
 from strop.errors import DataError, parsing
 from strop.files import PathLike
 from strop.listing import expand, list_files
 
-_NAMES = """
+CLASSES = split_names("""
 wall; floor; cabinet; bed; chair; sofa; table; door; window; bookshelf; picture; counter; blinds;
 desk; shelves; curtain; dresser; pillow; mirror; floor mat; clothes; ceiling; books; refrigerator;
 television; paper; towel; shower curtain; box; whiteboard; person; night stand; toilet; sink; lamp;
 bathtub; bag; other structure; other furniture; other prop
-"""
-CLASSES = tuple(" ".join(name.split()) for name in _NAMES.split(";"))
+""")
 MAT = "nyu_depth_v2_labeled.mat"
 
 # In the folder layout, 39 is both "other prop" and unlabelled, so it is void.
@@ -83,8 +81,6 @@ class NyuMat:
         self.name = f"nyuv2-{split}"
         self._path = path
         self._indices = _split_indices(path.parent, split)
-        self._file: Any = None
-        self._owner = 0  # id of the process that opened it
         mapping = first_file(path.parent, ["classMapping40.mat"])
         self._table = None if mapping is None else _forty(mapping)
         self.classes = () if mapping is None else CLASSES
@@ -114,9 +110,10 @@ class NyuMat:
     def __getitem__(self, index: int) -> Record:
         number = self._indices[index]
         name = f"{number:05d}"
-        content = self._content()
         where = f"Image {number + 1} of {self._path} cannot be read"
-        with parsing(DataError, where, "The file is truncated or damaged; download it again."):
+        damaged = "The file is truncated or damaged; download it again."
+        # Opened for each record: a forked worker would share the file position of its parent.
+        with _open_mat(self._path) as content, parsing(DataError, where, damaged):
             # MATLAB stores columns first: (N, 3, W, H) and (N, W, H).
             image = content["images"][number].transpose(0, 2, 1)
             depth = content["depths"][number].T
@@ -132,20 +129,6 @@ class NyuMat:
             labels=labels,
             depth=torch.from_numpy(np.ascontiguousarray(depth, dtype=np.float32)),
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}  # each process opens its own
-
-    def _content(self) -> Any:
-        """The file, opened by this process."""
-        if self._file is not None and self._owner != os.getpid():
-            # A forked worker shares the file position with its parent. It must close its copy
-            # first, because HDF5 returns the same handle for the same file.
-            self._file.close()
-            self._file = None
-        if self._file is None:
-            self._file, self._owner = _open_mat(self._path), os.getpid()
-        return self._file
 
 
 def _split_indices(folder: Path, split: str) -> list[int]:

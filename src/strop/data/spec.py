@@ -10,13 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from strop.data.ade20k import ade20k
-from strop.data.cityscapes import cityscapes
 from strop.data.clevr import clevr
-from strop.data.coco import coco
-from strop.data.cocostuff import cocostuff
-from strop.data.folder import folder
-from strop.data.imagenet import imagenet
+from strop.data.folders import ade20k, cityscapes, coco, cocostuff, folder, imagenet, voc
 from strop.data.nyuv2 import nyuv2
 from strop.data.packed import PackedDataset
 from strop.data.record import Dataset
@@ -24,7 +19,6 @@ from strop.data.rendered import ScenesDataset
 from strop.data.shards import shards
 from strop.data.subset import subset
 from strop.data.tables import hugging_face, lance_table, parquet
-from strop.data.voc import voc
 from strop.errors import DataError, did_you_mean, parsing
 from strop.listing import expand, missing
 
