@@ -40,7 +40,7 @@ from strop.program import Program
 from strop.store.corpus import Corpus
 from strop.store.descriptor import Descriptor, pool
 from strop.store.encode import describe, encode_corpus
-from strop.store.encoder import Encoder
+from strop.store.encoder import Job
 from strop.store.index import Index, build_index, create_table
 from strop.store.report import summary
 from strop.store.schema import code_lists
@@ -70,10 +70,10 @@ def teacher_fields(data: Sequence[str], tokenizer: strop.Tokenizer, cache: Path)
     """
     path = cache / f"{digest(list(data), tokenizer.teacher_digest)}.safetensors"
     if not path.is_file():
-        corpus, encoder = _reader(tokenizer, data)
+        corpus, job = _reader(tokenizer, data)
         parts = []
         for start in range(0, len(corpus), 32):
-            read = encoder.read(corpus.items(range(start, min(start + 32, len(corpus)))))
+            read = job.read(corpus.items(range(start, min(start + 32, len(corpus)))))
             parts.append(tokenizer.field(torch.from_numpy(read.images)).half().cpu())
         with atomic_path(path) as temporary:
             save_file({"field": torch.cat(parts)}, temporary)
@@ -101,9 +101,10 @@ def store_of(
     return strop.open_store(path, model=tokenizer)
 
 
-def _reader(tokenizer: strop.Tokenizer, data: Sequence[str]) -> tuple[Corpus, Encoder]:
-    config = tokenizer.config
-    return Corpus(data), Encoder(config.image_size, config.fit, {}, {})
+def _reader(tokenizer: strop.Tokenizer, data: Sequence[str]) -> tuple[Corpus, Job]:
+    corpus, config = Corpus(data), tokenizer.config
+    codes, size, fit = tokenizer.identity.codes, config.image_size, config.fit
+    return corpus, Job(corpus=corpus, model="", codes=codes, size=size, fit=fit, options={})
 
 
 def _rows(program: Program, keys: Sequence[str] = ()) -> pa.Table:
@@ -150,14 +151,14 @@ def engines(arguments: Arguments) -> None:
 
 def _decode_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
     """Reading and resizing by as many processes as there are cores."""
-    corpus, encoder = _reader(tokenizer, [folder])
-    return _in_processes(lambda index: encoder.read(corpus.items([index])), count)
+    corpus, job = _reader(tokenizer, [folder])
+    return _in_processes(lambda index: job.read(corpus.items([index])), count)
 
 
 def _loops_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
     """`tokenizer.encode` on decoded images, by as many processes as there are cores."""
-    corpus, encoder = _reader(tokenizer, [folder])
-    squares = torch.from_numpy(encoder.read(corpus.items(range(count))).images)
+    corpus, job = _reader(tokenizer, [folder])
+    squares = torch.from_numpy(job.read(corpus.items(range(count))).images)
     tokenizer.encode(squares[:8])
     return _in_processes(lambda index: tokenizer.encode(squares[index : index + 1]), count)
 
@@ -180,8 +181,8 @@ def _in_processes(work: Callable[[int], Any], count: int) -> float:
 
 def _loop_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
     """`tokenizer.encode` on images that are decoded already, in one process with all cores."""
-    corpus, encoder = _reader(tokenizer, [folder])
-    squares = torch.from_numpy(encoder.read(corpus.items(range(count))).images)
+    corpus, job = _reader(tokenizer, [folder])
+    squares = torch.from_numpy(job.read(corpus.items(range(count))).images)
     tokenizer.encode(squares[:8])
     torch.set_num_threads(cores())
     start = time.perf_counter()

@@ -21,8 +21,8 @@ from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
 from strop.progress import Progress, no_progress
 from strop.store.corpus import Corpus
-from strop.store.encoder import Encoder, Reject
-from strop.store.engines import Job, Slice, encode_locally, encode_with_ray, slices_of
+from strop.store.encoder import Job, Reject
+from strop.store.engines import Slice, encode_locally, encode_with_ray, slices_of
 from strop.store.schema import StoreInfo
 from strop.store.store import VERSIONS, below
 from strop.store.writer import Writer
@@ -113,14 +113,15 @@ def encode_corpus(
     rule.check(tokenizer.config)
     options = _options(rule)
     info = describe(tokenizer, model, options)
-    encoder = Encoder(
+    job = Job(
+        corpus=corpus,
+        model=model,
+        codes=info.codes,
         size=tokenizer.config.image_size,
         fit=tokenizer.config.fit,
-        kept=corpus.kept,
         options=options,
         batch=batch,
     )
-    job = Job(corpus, encoder, model, info.codes)
     # A second encoder fails at once. At a URL both may run: their commits exclude each other.
     with nullcontext() if "://" in path else exclusive(path):
         writer = Writer(

@@ -9,74 +9,72 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
 
 from strop.errors import StropError
 from strop.images import Fit, read_square_and_size
 from strop.model.tokenizer import Tokenizer
-from strop.store.corpus import Item
+from strop.store.corpus import Corpus, Item
 from strop.store.schema import COLUMNS, code_lists
 
 Reject = dict[str, str]
 """`key`, `source` and `reason` of an image that cannot be read."""
 
+_ENCODED = ("codes", "length", "quality")
+
 
 @dataclass(frozen=True)
-class Squares:
-    """Images that were read.
+class Part:
+    """Some images of a corpus.
 
-    images   (n, 3, S, S) uint8
-    about    the columns of the store that are known before encoding, n values each
+    rows     rows of the store, without checks; before encoding also without codes
     rejects  the images that could not be read
+    images   (n, 3, S, S) uint8 until they are encoded
     """
-
-    images: np.ndarray
-    about: dict[str, list[Any]]
-    rejects: list[Reject]
-
-    @staticmethod
-    def joined(parts: Sequence[Squares]) -> Squares:
-        """Parts as one, in order."""
-        return Squares(
-            images=np.concatenate([part.images for part in parts]),
-            about={
-                name: [v for part in parts for v in part.about[name]] for name in parts[0].about
-            },
-            rejects=[reject for part in parts for reject in part.rejects],
-        )
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Rows of the store, without checks; and the images that could not be read."""
 
     rows: pa.Table
     rejects: list[Reject]
+    images: np.ndarray | None = None
+
+    @staticmethod
+    def joined(parts: Sequence[Part]) -> Part:
+        """Parts as one, in order."""
+        images = [part.images for part in parts if part.images is not None]
+        return Part(
+            rows=pa.concat_tables([part.rows for part in parts]).combine_chunks(),
+            rejects=[reject for part in parts for reject in part.rejects],
+            images=np.concatenate(images) if images else None,
+        )
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Reads images and encodes them to rows.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Reads the images of a corpus and encodes them to rows.
 
+    corpus     the images
+    model      name of the model; its `identity.codes` is `codes`
     size, fit  of the squares that the model takes
-    kept       the types of the columns that are kept
     options    of `Tokenizer.encode`: how lengths are chosen
     batch      how many images are on the device at a time
     """
 
+    corpus: Corpus
+    model: str
+    codes: str
     size: int
     fit: Fit
-    kept: Mapping[str, pa.DataType]
     options: Mapping[str, Any]
     batch: int = 32
 
-    def read(self, items: Sequence[Item]) -> Squares:
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows, without checks."""
+        return pa.schema({**COLUMNS, **self.corpus.kept})
+
+    def read(self, items: Sequence[Item]) -> Part:
         """Decode and resize images."""
-        squares: list[Tensor] = []
-        about: dict[str, list[Any]] = {
-            name: [] for name in ("key", "width", "height", "source", *self.kept)
-        }
+        rows: list[dict[str, Any]] = []
         rejects: list[Reject] = []
+        images = np.empty((len(items), 3, self.size, self.size), dtype=np.uint8)
         for item in items:
             try:
                 if isinstance(item.image, StropError):
@@ -88,38 +86,25 @@ class Encoder:
             except StropError as error:
                 rejects.append({"key": item.key, "source": item.source, "reason": str(error)})
                 continue
-            squares.append(square)
+            images[len(rows)] = square.numpy()
             row = {"key": item.key, "width": width, "height": height, "source": item.source}
-            for column, value in {**row, **item.values}.items():
-                about[column].append(value)
-        images = np.empty((len(squares), 3, self.size, self.size), dtype=np.uint8)
-        for number, square in enumerate(squares):
-            images[number] = square.numpy()
-        return Squares(images, about, rejects)
+            rows.append({**row, **item.values})
+        known = pa.schema([field for field in self.schema if field.name not in _ENCODED])
+        return Part(pa.Table.from_pylist(rows, known), rejects, images[: len(rows)])
 
-    def encode(self, tokenizer: Tokenizer, squares: Squares) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, part: Part) -> Part:
         """Encode images that were read."""
-        if not len(squares.images):
-            return Encoded(self.no_rows(), squares.rejects)
-        images = torch.from_numpy(squares.images)
+        if not len(part.rows):
+            return Part(self.schema.empty_table(), part.rejects)
+        images = torch.from_numpy(part.images)
         program = tokenizer.encode(images, batch=self.batch, **self.options).to("cpu")
-        quality = program.quality
+        quality = [None] * len(program) if program.quality is None else program.quality.numpy()
         columns = {
             "codes": code_lists(program),
             "length": program.lengths.numpy(),
-            "quality": [None] * len(program) if quality is None else quality.numpy(),
-            **squares.about,
+            "quality": quality,
+            **{name: part.rows[name] for name in part.rows.column_names},
         }
-        schema = self.no_rows().schema
-        arrays = [pa.array(columns[field.name], field.type) for field in schema]
-        return Encoded(pa.Table.from_arrays(arrays, schema=schema), squares.rejects)
-
-    def no_rows(self) -> pa.Table:
-        """The empty table."""
-        return pa.schema({**COLUMNS, **self.kept}).empty_table()
-
-
-def joined(parts: Sequence[Encoded]) -> Encoded:
-    """Parts as one, in order."""
-    rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
-    return Encoded(rows, [reject for part in parts for reject in part.rejects])
+        return Part(
+            pa.table([columns[name] for name in self.schema.names], self.schema), part.rejects
+        )

@@ -1,21 +1,18 @@
 """Engines: they move slices of a corpus to an encoder and bring back rows, in order.
 
 What happens to the images is the same in all of them, see `strop.store.encoder`. An engine takes
-slices, each a list of indices into the corpus, and yields one `Encoded` for each.
+slices, each a list of indices into the corpus, and yields one `Part` for each.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
-from queue import Queue
-from typing import Any, TypeVar
+from itertools import chain, groupby
+from typing import Any
 
 import torch
 
@@ -24,33 +21,18 @@ from strop.model.checkpoint import load
 from strop.model.graph_engine import use_graphs
 from strop.model.tokenizer import Tokenizer
 from strop.pool import DeadWorkerError, Pool, cores, default_context
-from strop.store.corpus import Corpus, Item
-from strop.store.encoder import Encoded, Encoder, Squares, joined
+from strop.prefetch import map_ahead
+from strop.store.corpus import Item
+from strop.store.encoder import Job, Part
 from strop.store.extras import require
 
 _CHUNK = 8  # images in a task of a CPU worker
 _RETRIES = 8  # of a task of Ray, whose process or machine may go away for other reasons
 _AHEAD = 4  # tasks for each worker that may be submitted or wait to be taken
 
-T = TypeVar("T")
 Slice = list[int]
 Task = tuple[list[int], list[Item] | None]
 """Indices into the corpus, and the items there if the main process has to read them."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What an engine does.
-
-    corpus   the images
-    encoder  turns them into rows
-    model    name of the model; its `identity.codes` is `codes`
-    """
-
-    corpus: Corpus
-    encoder: Encoder
-    model: str
-    codes: str
 
 
 # One machine.
@@ -63,7 +45,7 @@ def encode_locally(
     *,
     workers: int | None = None,
     done: Callable[[int], None] = lambda count: None,
-) -> Iterator[Encoded]:
+) -> Iterator[Part]:
     """Encode slices on this machine.
 
     workers  processes; by default one for each core, and 0 is this process. If the model is on the
@@ -71,70 +53,57 @@ def encode_locally(
              If it is on a GPU they read, and this process encodes.
     done     called with the number of images after each task
     """
-    count = cores() if workers is None else workers
+    workers = cores() if workers is None else workers
     on_cpu = tokenizer.device.type == "cpu"
-    use_graphs(tokenizer, job.encoder.batch)
-    work = _ReadAndEncode(job, tokenizer) if on_cpu else _Read(job)
-    chunk = _CHUNK if on_cpu else job.encoder.batch
-    sizes: deque[list[int]] = deque()  # of the tasks of each slice that was cut
+    use_graphs(tokenizer, job.batch)
+    chunk = _CHUNK if on_cpu else job.batch
+    left: deque[int] = deque()  # images of each slice that was cut
 
     def tasks() -> Iterator[Task]:
         for indices in slices:
-            parts = [indices[start : start + chunk] for start in range(0, len(indices), chunk)]
-            sizes.append([len(part) for part in parts])
-            for part in parts:
+            left.append(len(indices))
+            for start in range(0, len(indices), chunk):
+                part = indices[start : start + chunk]
                 yield part, job.corpus.items(part) if job.corpus.in_main_process else None
 
-    results = _map(work, tasks(), count)
-    if not on_cpu:
-        results = (job.encoder.encode(tokenizer, read) for read in _in_thread(results))
-    while True:
-        first = next(results, None)
-        if first is None:
-            return
-        parts = [first]
-        expected = sizes.popleft()
-        done(expected[0])
-        for size in expected[1:]:
-            parts.append(next(results))
-            done(size)
-        yield joined(parts)
+    results = _map(_Work(job, tokenizer if on_cpu else None), tasks(), workers)
+    if not on_cpu:  # in a thread, so that this one feeds the workers meanwhile
+        results = map_ahead(functools.partial(job.encode, tokenizer), results, 2)
+    parts: list[Part] = []
+    for part in results:
+        parts.append(part)
+        count = len(part.rows) + len(part.rejects)
+        done(count)
+        left[0] -= count
+        if left[0] == 0:
+            left.popleft()
+            yield Part.joined(parts)
+            parts.clear()
 
 
-class _Read:
-    """The job of a worker that reads."""
+class _Work:
+    """The job of a worker: read images and, with a tokenizer, encode them."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, tokenizer: Tokenizer | None = None) -> None:
+        self._job, self._tokenizer = job, tokenizer
 
-    def __call__(self, task: Task) -> Squares:
+    def __call__(self, task: Task) -> Part:
         indices, items = task
-        return self._job.encoder.read(self._job.corpus.items(indices) if items is None else items)
+        return self._part(self._job.corpus.items(indices) if items is None else items)
 
-    def rejected(self, task: Task, reason: str) -> Squares:
+    def rejected(self, task: Task, reason: str) -> Part:
         """The result for one image that ends the process."""
         index = task[0][0]
         problem = StoreError(f"Reading this image ended the process: {reason}.", "Check the file.")
-        source = next(item.source for item in self._job.corpus.items([index]))
-        return self._job.encoder.read([Item(self._job.corpus.keys[index], source, problem, {})])
+        corpus = self._job.corpus
+        return self._part([Item(corpus.keys[index], corpus.source_of(index), problem, {})])
+
+    def _part(self, items: list[Item]) -> Part:
+        read = self._job.read(items)
+        return read if self._tokenizer is None else self._job.encode(self._tokenizer, read)
 
 
-class _ReadAndEncode:
-    """The job of a worker that reads and encodes."""
-
-    def __init__(self, job: Job, tokenizer: Tokenizer) -> None:
-        self._read = _Read(job)
-        self._encode = functools.partial(job.encoder.encode, tokenizer)
-
-    def __call__(self, task: Task) -> Encoded:
-        return self._encode(self._read(task))
-
-    def rejected(self, task: Task, reason: str) -> Encoded:
-        """The result for one image that ends the process."""
-        return self._encode(self._read.rejected(task, reason))
-
-
-def _map(work: Any, tasks: Iterable[Task], workers: int) -> Iterator[Any]:
+def _map(work: Any, tasks: Iterable[Task], workers: int) -> Iterator[Part]:
     """`map(work, tasks)` in worker processes that are replaced if they die.
 
     A task during which a worker dies twice is done image by image, and an image that still ends
@@ -145,21 +114,18 @@ def _map(work: Any, tasks: Iterable[Task], workers: int) -> Iterator[Any]:
     deaths = 0
     while True:
         again = list(waiting)
-        with _fork_quietly():
-            pool: Pool[Task, Any] = Pool(work, workers, default_context())
         try:
-            for result in pool.map(chain(again, left), _AHEAD * max(workers, 1)):
-                waiting.popleft()
-                deaths = 0
-                yield result
+            with _pool(work, workers) as pool:
+                for result in pool.map(chain(again, left), _AHEAD * max(workers, 1)):
+                    waiting.popleft()
+                    deaths = 0
+                    yield result
             return
         except DeadWorkerError:
             deaths += 1
-            if deaths == 2:
-                yield _one_by_one(work, waiting.popleft())
-                deaths = 0
-        finally:
-            pool.close()
+        if deaths == 2:
+            yield _one_by_one(work, waiting.popleft())
+            deaths = 0
 
 
 def _drawn(tasks: Iterable[Task], waiting: deque[Task]) -> Iterator[Task]:
@@ -168,61 +134,30 @@ def _drawn(tasks: Iterable[Task], waiting: deque[Task]) -> Iterator[Task]:
         yield task
 
 
-def _one_by_one(work: Any, task: Task) -> Any:
+def _one_by_one(work: Any, task: Task) -> Part:
     """The result of a task, each image of it in a process of its own."""
     indices, items = task
     results = []
     for row, index in enumerate(indices):
         single: Task = ([index], None if items is None else [items[row]])
-        with _fork_quietly():
-            pool: Pool[Task, Any] = Pool(work, 1, default_context())
-        try:
-            results += list(pool.map([single], 1))
-        except DeadWorkerError as death:
-            results.append(work.rejected(single, death.how))
-        finally:
-            pool.close()
-    return joined(results) if isinstance(results[0], Encoded) else Squares.joined(results)
+        with _pool(work, 1) as pool:
+            try:
+                results += list(pool.map([single], 1))
+            except DeadWorkerError as death:
+                results.append(work.rejected(single, death.how))
+    return Part.joined(results)
 
 
 @contextmanager
-def _fork_quietly() -> Iterator[None]:
-    """Lance warns of every fork. The workers never call it: see `Corpus.in_main_process`."""
+def _pool(work: Any, workers: int) -> Iterator[Pool[Task, Part]]:
     with warnings.catch_warnings():
+        # Lance warns of every fork. The workers never call it: see `Corpus.in_main_process`.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
-        yield
-
-
-def _in_thread(values: Iterator[T], ahead: int = 2) -> Iterator[T]:
-    """`values`, computed ahead in a thread, so that workers never wait for the consumer."""
-    queue: Queue[tuple[bool, Any]] = Queue(ahead)
-    stopped = threading.Event()
-
-    def fill() -> None:
-        try:
-            for value in values:
-                queue.put((True, value))
-                if stopped.is_set():
-                    return
-            queue.put((False, None))
-        except BaseException as error:
-            queue.put((False, error))
-
-    thread = threading.Thread(target=fill, daemon=True)
-    thread.start()
+        pool: Pool[Task, Part] = Pool(work, workers, default_context())
     try:
-        while True:
-            more, value = queue.get()
-            if more:
-                yield value
-            elif value is None:
-                return
-            else:
-                raise value
+        yield pool
     finally:
-        stopped.set()
-        while thread.is_alive() and not queue.empty():
-            queue.get()
+        pool.close()
 
 
 # Many machines.
@@ -234,7 +169,7 @@ def encode_with_ray(
     *,
     address: str | None = None,
     done: Callable[[int], None] = lambda count: None,
-) -> Iterator[Encoded]:
+) -> Iterator[Part]:
     """Encode slices on the machines of a Ray cluster, one task for each slice.
 
     Tasks, not the actor pool of Ray Data: a task has no home, so Ray runs it on any machine that is
@@ -274,20 +209,21 @@ def encode_with_ray(
 
 def _collected(
     ray: Any, task: Any, shared: Any, gpus: bool, indices: Slice, reference: Any
-) -> Encoded:
+) -> Part:
     """The result of a task. A slice whose process ends at every try is cut into halves, down to
     the image that does it, which is rejected."""
     try:
-        encoded: Encoded = ray.get(reference)
-        return encoded
+        part: Part = ray.get(reference)
+        return part
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
         if len(indices) == 1:
-            rejected = _Read(ray.get(shared)).rejected((indices, None), type(error).__name__)
-            return Encoded(ray.get(shared).encoder.no_rows(), rejected.rejects)
+            job: Job = ray.get(shared)
+            rejected = _Work(job).rejected((indices, None), type(error).__name__)
+            return Part(job.schema.empty_table(), rejected.rejects)
         middle = len(indices) // 2
         halves = [indices[:middle], indices[middle:]]
         references = [task.remote(shared, half, gpus) for half in halves]
-        return joined(
+        return Part.joined(
             [
                 _collected(ray, task, shared, gpus, half, reference)
                 for half, reference in zip(halves, references, strict=True)
@@ -295,7 +231,7 @@ def _collected(
         )
 
 
-def _encode_slice(job: Job, indices: Slice, gpu: bool) -> Encoded:
+def _encode_slice(job: Job, indices: Slice, gpu: bool) -> Part:
     """What a task does: read a slice and encode it, in the same parts as a local worker."""
     if not gpu:
         torch.set_num_threads(1)  # as in a local worker: a sum in another order can change a code
@@ -318,11 +254,5 @@ def _loaded(model: str, device: str) -> Tokenizer:
 
 def slices_of(rows: Iterable[int], size: int) -> Iterator[Slice]:
     """Rows cut at the multiples of `size`, so that a slice is the same whatever is left of it."""
-    part: Slice = []
-    for row in map(int, rows):
-        if part and row // size != part[-1] // size:
-            yield part
-            part = []
-        part.append(row)
-    if part:
-        yield part
+    for _, part in groupby(map(int, rows), lambda row: row // size):
+        yield list(part)
