@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from strop.errors import FormatError
 from strop.files import LOCK, exclusive, read_json, write_json
-from strop.identity import digest
 from strop.program import Program
 
 SIZE = 1024
@@ -67,13 +66,3 @@ def kept_parts(output: Path, settings: Mapping[str, Any]) -> Iterator[Parts]:
 def folder_of(output: Path) -> Path:
     """Where the parts of `output` are while it is not complete."""
     return output.with_name(f"{output.name}.partial")
-
-
-def digest_of_files(paths: Sequence[str]) -> str:
-    """Changes with the names, sizes and times of change of files."""
-    states = []
-    for path in paths:
-        with suppress(OSError, ValueError):
-            found = Path(path).stat()
-            states.append((path, found.st_size, found.st_mtime_ns))
-    return digest(len(paths), states)

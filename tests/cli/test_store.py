@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import strop
-from strop import Program
+from strop import Program, Tokenizer
+from strop.model.length_head import LengthHeadConfig
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -59,6 +60,31 @@ def test_check_finds_a_damaged_file(run: Run, store: Path) -> None:
     status, out, err = run("store", "check", store)
     assert (status, out.strip()) == (1, "0 of 3 programs are sound")
     assert file.name in err
+
+
+def test_programs_are_neither_a_store_nor_images(run: Run, store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    run("store", "export", store, "-o", file)
+    for command in ("info", "check"):
+        status, _, err = run("store", command, file)
+        assert (status, "damaged" in err) == (1, False)
+        assert f"{file} is a file, not a store. A store is a folder." in err
+    for programs in (file, store):
+        status, _, err = run("encode", programs, "-o", tmp_path / "b.lance")
+        assert status == 1
+        assert f"{programs} holds programs, not images." in err
+
+
+def test_programs_below_the_quality_are_counted(
+    run: Run, make_tokenizer: Callable[..., Tokenizer], pictures: Path, tmp_path: Path
+) -> None:
+    rated = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(32,)))
+    rated.save_pretrained(tmp_path / "rated")
+    given = ("encode", pictures, "-m", tmp_path / "rated", "--workers", 0)
+    status, _, err = run(*given, "-o", tmp_path / "a.lance", "--quality", 0.9999)
+    assert (status, "3 of 3 images are not expected to reach the quality." in err) == (0, True)
+    status, out, err = run(*given, "-o", tmp_path / "b.lance", "--quality", 1e-6, "--json")
+    assert (status, json.loads(out)["below_quality"], "quality" in err) == (0, 0, False)
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])

@@ -276,7 +276,7 @@ def test_a_region_is_found_where_it_was_pasted(tmp_path, model):
 )
 def test_windows_lie_in_the_grid_and_come_back_near(make_config, fit, width, height, x, y, share):
     tokenizer = type("T", (), {"config": make_config(fit)})
-    region = (x * width, y * height, share * width, share * height)
+    region = (x * width, y * height, share * (1 - x) * width, share * (1 - y) * height)
     window = _window(region, (width, height), tokenizer)
     grid = tokenizer.config.grid
     assert 0 <= window[0] < window[1] <= grid
@@ -304,6 +304,8 @@ def make_config(make_tokenizer):
         ({"like": "key", "region": (0, 0, 9, 9)}, "without an image"),
         ({"query": "photo", "region": (900, 0, 9, 9)}, "not within the image"),
         ({"query": "photo", "region": (0, 0, -9, 9)}, "not within the image"),
+        ({"query": "photo", "region": (0, 0, 9999, 9)}, "not within the image"),
+        ({"query": "photo", "region": (-9, 0, 20, 9)}, "not within the image"),
         ({"query": "photo", "k": 0}, "k is 0"),
         ({"codes": "3", "without": [1]}, "no program"),
     ],

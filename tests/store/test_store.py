@@ -71,6 +71,9 @@ def test_rows_that_do_not_exist_are_refused(path):
             store[wrong]
     with pytest.raises(StoreError, match="no program"):
         store[3:3]
+    for wrong in ("key", ["key"], 1.5, None, [True, False]):
+        with pytest.raises(StoreError, match=r"number of a row.*store.row_of\(key\)"):
+            store[wrong]
 
 
 def test_sql_sees_programs_and_rejects(path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import chain
@@ -27,6 +27,7 @@ from strop.cli.console import (
     check_suffix,
     check_writable,
     complain,
+    fail,
     load_model,
     out,
     parse_length,
@@ -37,6 +38,7 @@ from strop.cli.console import (
 )
 from strop.errors import ConfigError, FormatError, ModelError, StropError
 from strop.files import atomic_path, format_tag
+from strop.identity import digest, of_dataset
 from strop.images import read_square, save_image
 from strop.model.checkpoint import list_models
 from strop.model.graph_engine import use_graphs
@@ -44,10 +46,11 @@ from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
 from strop.model.model_engine import ENGINES
 from strop.model.tokenizer import Tokenizer
-from strop.parts import SIZE, digest_of_files, kept_parts
+from strop.parts import SIZE, kept_parts
 from strop.program import SUFFIXES, Program, loads_as
 from strop.progress import Progress
 from strop.store.corpus import Corpus
+from strop.store.encode import ENGINES as STORE_ENGINES
 from strop.store.encode import SLICE, encode_corpus
 from strop.store.store import is_store
 
@@ -149,29 +152,16 @@ def encode(
         mean_length=mean_length,
         tolerance=tolerance,
     )
-    if target is not None and is_store(target):
-        _encode_store(
-            target,
-            as_json,
-            rule,
-            data=data,
-            model=model or DEFAULT_MODEL,
-            device=device,
-            engine=engine,
-            workers=workers,
-            address=address,
-            keep=keep.split(",") if keep else (),
-            prefix=prefix,
-            version=version,
-            overwrite=overwrite,
-            retry=retry,
-            slice_size=slice_size,
-            batch=batch,
-        )
-        return
     of_stores: dict[str, Any] = {"keep": keep, "prefix": prefix, "address": address}
     of_stores |= {"as": version, "overwrite": overwrite, "retry": retry}
-    if given := [f"--{name}" for name, value in of_stores.items() if value]:
+    if target is not None and is_store(target):
+        options = {"workers": workers, "slice_size": slice_size, "batch": batch, **of_stores}
+        _encode_store(data, target, rule, model or DEFAULT_MODEL, device, engine, as_json, options)
+        return
+    given = [f"--{name}" for name, value in of_stores.items() if value]
+    if engine in STORE_ENGINES:
+        given.append(f"--engine {engine}")
+    if given:
         raise ConfigError(f"{given[0]} is for a store.", "Name a store with -o STORE.lance.")
     output = None if target is None else Path(target)
     if output is not None:
@@ -181,44 +171,44 @@ def encode(
     tokenizer = load_model(model, device, engine)
     rule.check(tokenizer.config)
     use_graphs(tokenizer, batch)
-    writes_as = model or DEFAULT_MODEL
-    if (paths := corpus.paths) is not None:
-        program, broken = _encode(tokenizer, paths, rule, batch, output, writes_as)
-    else:
-        program, broken = _encode_corpus(tokenizer, corpus, rule, batch)
-        if program is not None and output is not None:
-            program.save(output, loads_as=writes_as)
+    program, broken = _encode(tokenizer, corpus, rule, batch, output, model or DEFAULT_MODEL)
     missed = _missed(tokenizer, rule, program)
     if as_json:
         print_json(_summary(program, output, missed, broken))
     elif program is not None:
         _show(program, output)
     if missed:
-        verb = "reach" if rule.verify else "are expected to reach"
-        read = len(corpus) - len(broken)
-        say(f"{len(missed)} of {read} images do not {verb} the quality: {', '.join(missed)}")
-    for problem in broken.values():
-        complain("skipped", problem)
+        say(f"{_below(missed, len(corpus) - len(broken), rule)}: {', '.join(missed)}")
     if broken:
-        say(f"{len(broken)} of {plural(len(corpus), 'image')} could not be read.")
-        raise typer.Exit(1)
+        unread = f"{len(broken)} of {plural(len(corpus), 'image')} could not be read."
+        fail("skipped", broken.values(), unread)
 
 
 def _encode_store(
-    output: str, as_json: bool, rule: LengthRule, engine: str, **options: Any
+    data: list[str],
+    output: str,
+    rule: LengthRule,
+    model: str,
+    device: str | None,
+    engine: str,
+    as_json: bool,
+    options: dict[str, Any],
 ) -> None:
+    keep, version = options.pop("keep"), options.pop("as")
+    options |= {"keep": keep.split(",") if keep else (), "version": version, "engine": engine}
     if engine in ENGINES:  # what computes; the store is written by this machine
-        tokenizer = load_model(options["model"], options["device"], engine)
-        options.update(tokenizer=tokenizer, engine="local")
-    else:
-        options.update(engine=engine)
+        options |= {"tokenizer": load_model(model, device, engine), "engine": "local"}
     with progress_bars() as progress:
-        report = encode_corpus(store=output, rule=rule, progress=progress, **options)
+        report = encode_corpus(
+            data, output, model=model, device=device, rule=rule, progress=progress, **options
+        )
     if as_json:
         print_json(asdict(report))
     else:
         known = f", which has {report.known:,} already" if report.known else ""
         say(f"Wrote {report.encoded:,} of {report.images:,} programs to {report.store}{known}")
+    if report.below_quality:
+        say(f"{_below(report.below_quality, report.encoded, rule)}.")
     if report.elsewhere is not None:
         complain(
             "warning",
@@ -226,11 +216,15 @@ def _encode_store(
             "taken as the same images. Give --prefix to add these images under other keys.",
             "yellow",
         )
-    for row in report.rejects:
-        complain("rejected", f"{row['key']}: {row['reason']}")
     if report.rejected:
-        say(f"{report.rejected:,} of {report.images:,} images could not be read.")
-        raise typer.Exit(1)
+        unread = f"{report.rejected:,} of {report.images:,} images could not be read."
+        fail("rejected", [f"{row['key']}: {row['reason']}" for row in report.rejects], unread)
+
+
+def _below(missed: Sequence[str] | int, images: int, rule: LengthRule) -> str:
+    count = missed if isinstance(missed, int) else len(missed)
+    verb = "do not reach" if rule.verify else "are not expected to reach"
+    return f"{count:,} of {plural(images, 'image')} {verb} the quality"
 
 
 def interpret(
@@ -317,131 +311,107 @@ def _load(
 
 def _encode(
     tokenizer: Tokenizer,
-    paths: list[str],
+    corpus: Corpus,
     rule: LengthRule,
     batch: int,
     output: Path | None,
-    writes_as: str,
+    loads_as: str,
 ) -> tuple[Program | None, dict[str, StropError]]:
     """Encode images part by part and write the output: all programs, and the unreadable images."""
     # With a mean length, the length of each program depends on all images.
-    size = SIZE if rule.mean_length is None else len(paths)
+    count = len(corpus)
+    size = SIZE if rule.mean_length is None else count
+    names = corpus.names
     programs: list[Program] = []
     broken: dict[str, StropError] = {}
     with ExitStack() as stack:
         progress = stack.enter_context(progress_bars())
         parts = None
-        if output is not None and len(paths) > size:
-            parts = stack.enter_context(kept_parts(output, _settings(tokenizer, paths, rule)))
+        if output is not None and count > size:
+            parts = stack.enter_context(kept_parts(output, _settings(tokenizer, corpus, rule)))
             if parts.stale:
                 say(f"{parts.folder} held programs of another run: starting over.")
             elif parts.found:
                 say(f"Resuming with the programs in {parts.folder}.")
-        for number, start in enumerate(range(0, len(paths), size)):
-            some = paths[start : start + size]
+        for number, start in enumerate(range(0, count, size)):
+            rows = list(range(start, min(start + size, count)))
             part = None if parts is None else parts.load(number)
-            if part is None:
-                squares = _read(tokenizer, some, batch, broken, progress, start, len(paths))
-                part = _encode_batches(tokenizer, squares, rule, batch)
-                if part is not None:
-                    part = part.named([path for path in some if path not in broken])
+            if part is not None:  # read the unreadable ones, to report them again
+                left = [row for row in rows if names[row] not in set(part.names)]
+                list(_read(tokenizer, corpus, left, batch, broken, progress))
+            else:
+                squares = _read(tokenizer, corpus, rows, batch, broken, progress)
+                if (first := next(squares, None)) is not None:
+                    part = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
+                    read = [names[row] for row in rows if names[row] not in broken]
+                    part = part.to("cpu").named(read)
                     if parts is not None:
                         parts.save(number, part)
-            else:  # the unreadable ones, to report them again
-                missing = [path for path in some if path not in set(part.names)]
-                list(_read(tokenizer, missing, batch, broken, progress, start, len(paths)))
             programs += [] if part is None else [part]
-            progress("encoding", start + len(some), len(paths))
+            progress("encoding", rows[-1] + 1, count)
         program = Program.cat(programs) if programs else None
         if program is not None and output is not None:
-            program.save(output, loads_as=writes_as)
+            program.save(output, loads_as=loads_as)
     return program, broken
 
 
-def _encode_batches(
-    tokenizer: Tokenizer, squares: Iterator[Tensor], rule: LengthRule, batch: int
-) -> Program | None:
-    """The programs of batches (b, 3, H, H), on the CPU; None if there is no batch."""
-    first = next(squares, None)
-    if first is None:
-        return None
-    return tokenizer.encode_batches(chain([first], squares), rule, batch=batch).to("cpu")
-
-
-def _encode_corpus(
-    tokenizer: Tokenizer, corpus: Corpus, rule: LengthRule, batch: int
-) -> tuple[Program | None, dict[str, StropError]]:
-    """Like `_encode`, for images that are not files."""
-    config = tokenizer.config
-    names: list[str] = []
-    broken: dict[str, StropError] = {}
-
-    def batches(progress: Progress) -> Iterator[Tensor]:
-        for start in range(0, len(corpus), batch):
-            squares = []
-            for item in corpus.items(range(start, min(start + batch, len(corpus)))):
-                try:
-                    if isinstance(item.image, StropError):
-                        raise item.image
-                    squares.append(read_square(item.image, config.image_size, config.fit))
-                    names.append(item.image if isinstance(item.image, str) else item.key)
-                except StropError as error:
-                    broken[item.key] = error
-            if squares:
-                yield torch.stack(squares).to(tokenizer.device)
-            progress("encoding", len(names) + len(broken), len(corpus))
-
-    with progress_bars() as progress:
-        program = _encode_batches(tokenizer, batches(progress), rule, batch)
-    return (None if program is None else program.named(names)), broken
-
-
-def _settings(tokenizer: Tokenizer, paths: list[str], rule: LengthRule) -> dict[str, Any]:
+def _settings(tokenizer: Tokenizer, corpus: Corpus, rule: LengthRule) -> dict[str, Any]:
     """What programs depend on: parts of a run with other settings are of no use."""
     return {
         "model": tokenizer.identity.codes,
         "lengths": tokenizer.identity.lengths,
         "rule": repr(rule),
-        "images": digest_of_files(paths),
+        "images": digest(corpus.names, [of_dataset(dataset) for _, dataset in corpus.sources]),
         "part": SIZE,
     }
 
 
 def _read(
     tokenizer: Tokenizer,
-    paths: list[str],
+    corpus: Corpus,
+    rows: list[int],
     batch: int,
     broken: dict[str, StropError],
     progress: Progress,
-    before: int,
-    total: int,
 ) -> Iterator[Tensor]:
-    """Readable images as batches (b, 3, H, H); the errors of the others are noted.
-
-    They come after `before` others of a `total`.
-    """
-    config = tokenizer.config
-    batches = file_batches(
-        paths,
-        size=config.image_size,
-        fit=config.fit,
-        batch=batch,
-        device=tokenizer.device,
-        failed=broken.__setitem__,
-    )
-    done = before
-    for read, squares in batches:
-        yield squares
-        done += len(read)
-        progress("encoding", done, total)
+    """Readable images as batches (b, 3, H, H); the errors of the others are noted."""
+    size, fit = tokenizer.config.image_size, tokenizer.config.fit
+    if corpus.of_files:  # worker processes read ahead
+        files = [corpus.names[row] for row in rows]
+        before = rows[0] if rows else 0
+        for _, squares in file_batches(
+            files,
+            size=size,
+            fit=fit,
+            batch=batch,
+            device=tokenizer.device,
+            failed=broken.__setitem__,
+        ):
+            yield squares
+            before += len(squares)
+            progress("encoding", before, len(corpus))
+        return
+    for start in range(0, len(rows), batch):
+        some = rows[start : start + batch]
+        found = []
+        for row, item in zip(some, corpus.items(some), strict=True):
+            try:
+                if isinstance(item.image, StropError):
+                    raise item.image
+                found.append(read_square(item.image, size, fit))
+            except StropError as error:
+                broken[corpus.names[row]] = error
+        if found:
+            yield torch.stack(found).to(tokenizer.device)
+        progress("encoding", some[-1] + 1, len(corpus))
 
 
 def _missed(tokenizer: Tokenizer, rule: LengthRule, program: Program | None) -> list[str]:
     """Names of the images whose programs do not reach the quality that was asked for."""
-    if program is None or program.quality is None or rule.length is not None or rule.mean_length:
+    goal = rule.goal(tokenizer.config)
+    if program is None or program.quality is None or goal is None:
         return []
-    asked = rule.quality or tokenizer.config.length_head.quality
-    below = (program.quality < asked - 1e-6).tolist()  # what is expected was rounded
+    below = (program.quality < goal).tolist()
     return [name for name, short in zip(program.names, below, strict=True) if short]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -77,6 +77,15 @@ def say(text: str) -> None:
 def complain(label: str, problem: object, colour: str = "red") -> None:
     """A problem on stderr after a coloured label, such as "error" or "skipped"."""
     err.print(Text.assemble((label, f"bold {colour}"), f" {problem}"), soft_wrap=True)
+
+
+def fail(label: str, problems: Iterable[object], summary: str | None = None) -> NoReturn:
+    """Print problems and end the command with status 1."""
+    for problem in problems:
+        complain(label, problem)
+    if summary is not None:
+        say(summary)
+    raise typer.Exit(1)
 
 
 def print_json(value: Any) -> None:

@@ -16,6 +16,7 @@ from strop.cli.console import (
     Json,
     Workers,
     complain,
+    fail,
     out,
     print_json,
     progress_bars,
@@ -112,10 +113,8 @@ def pack(
             f"Wrote {report.count} records of {report.size} px ({', '.join(report.parts)}) to "
             f"{report.path}: {report.bytes / 2**20:,.0f} MiB"
         )
-    for problem in report.broken.values():
-        complain("skipped", problem)
     if report.broken:
-        raise typer.Exit(1)
+        fail("skipped", report.broken.values())
 
 
 def _print_report(report: CheckReport) -> None:

@@ -12,6 +12,7 @@ from strop.cli.console import (
     Json,
     check_writable,
     complain,
+    fail,
     out,
     print_json,
     progress_bars,
@@ -64,10 +65,8 @@ def check(store: StorePath, version: Version = None, as_json: Json = False) -> N
         print_json(result)
     else:
         out.print(f"{result['good']:,} of {result['programs']:,} programs are sound")
-        for problem in result["problems"]:
-            complain("damaged", problem)
     if result["problems"]:
-        raise typer.Exit(1)
+        fail("damaged", () if as_json else result["problems"])
 
 
 @app.command()

@@ -290,6 +290,11 @@ def _image_column(schema: Any, where: str) -> str:
             return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
         return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
+    if b"strop" in (schema.metadata or {}):
+        raise DataError(
+            f"{where} holds programs, not images.",
+            "Name the images themselves. `strop decode` turns programs into previews.",
+        )
     named = [name for name in _IMAGE_COLUMNS if name in schema.names]
     candidates = named or [field.name for field in schema if holds_images(field)]
     if len(candidates) != 1 and not named:

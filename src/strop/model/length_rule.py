@@ -108,6 +108,13 @@ class LengthRule:
                 if self._given(name):
                     raise needs_rate_head(name)
 
+    def goal(self, config: TokenizerConfig) -> float | None:
+        """The quality that programs should reach; None if their lengths are chosen otherwise."""
+        if self.length is not None or self.mean_length is not None:
+            return None
+        quality = self.quality or config.length_head.quality
+        return None if quality is None else quality - 1e-6  # what is expected was rounded
+
     def _given(self, name: str) -> bool:
         value = getattr(self, name)
         return value is not None and value is not False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -67,11 +68,20 @@ class Corpus:
         return int(self._starts[-1])
 
     @property
-    def paths(self) -> list[str] | None:
-        """The paths of all images, if each is a file."""
-        if not all(isinstance(dataset, FileDataset) for _, dataset in self.sources):
-            return None
-        return [str(item.image) for item in self.items(range(len(self)))]
+    def of_files(self) -> bool:
+        """Whether each image is a file."""
+        return all(isinstance(dataset, FileDataset) for _, dataset in self.sources)
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """The path of each image that is a file, and the keys of others."""
+        names: list[str] = []
+        for _, dataset in self.sources:
+            if isinstance(dataset, FileDataset):
+                names += [str(path) for path, _ in dataset.raw(range(len(dataset)))]
+            else:
+                names += self.keys[len(names) : len(names) + len(dataset)]
+        return names
 
     @property
     def in_main_process(self) -> bool:

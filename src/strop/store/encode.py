@@ -40,13 +40,14 @@ MAX_REJECTS = 100
 class Report:
     """What `encode_corpus` did.
 
-    store      where the programs are
-    images     in the data
-    encoded    images whose programs are new in the store
-    rejected   images that could not be read this time
-    rejects    the first of these: `key`, `source` and `reason`
-    known      images whose keys the store had already, or had rejected
-    elsewhere  of the known, one key that the store has from another source, or None
+    store          where the programs are
+    images         in the data
+    encoded        images whose programs are new in the store
+    rejected       images that could not be read this time
+    rejects        the first of these: `key`, `source` and `reason`
+    below_quality  how many of the encoded are not expected to reach the quality, or do not reach it
+    known          images whose keys the store had already, or had rejected
+    elsewhere      of the known, one key that the store has from another source, or None
     """
 
     store: str
@@ -54,6 +55,7 @@ class Report:
     encoded: int
     rejected: int
     rejects: list[Reject]
+    below_quality: int
     known: int
     elsewhere: str | None
 
@@ -153,13 +155,15 @@ def encode_corpus(
             results = encode_with_ray(job, slices(), address=address, done=done)
         else:
             results = encode_locally(job, tokenizer, slices(), workers=workers, done=done)
-        encoded, rejected = 0, 0
+        encoded = rejected = short = 0
+        goal = rule.goal(tokenizer.config) or 0
         rejects: list[Reject] = []
         for result in results:
             # Rejects come first: if this process ends between the two, they are noted again.
             writer.reject(result.rejects)
             encoded += writer.append(result.rows, names.popleft())
             rejected += len(result.rejects)
+            short += int((result.rows["quality"].drop_null().to_numpy() < goal).sum())
             rejects += result.rejects[: MAX_REJECTS - len(rejects)]
         writer.clean()
     return Report(
@@ -168,6 +172,7 @@ def encode_corpus(
         encoded=encoded,
         rejected=rejected,
         rejects=rejects,
+        below_quality=short,
         known=known,
         elsewhere=elsewhere,
     )

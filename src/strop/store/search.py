@@ -254,9 +254,9 @@ def _erased(program: Program, position: int) -> Program:
 def _window(region: Box, size: tuple[int, int], tokenizer: Tokenizer) -> Window:
     """The patches whose centres are in a region of an image, or the one that is nearest."""
     x, y, width, height = region
-    if not (
-        width > 0 and height > 0 and x < size[0] and y < size[1] and x + width > 0 < y + height
-    ):
+    right, bottom = (side + 0.5 for side in size)  # half a pixel for rounding
+    fits = x >= -0.5 and y >= -0.5 and x + width <= right and y + height <= bottom
+    if not (width > 0 and height > 0 and fits):
         raise StoreError(
             f"The region {x:g},{y:g},{width:g},{height:g} is not within the image.",
             f"Give x,y,width,height in pixels; the image has {size[0]} x {size[1]}.",

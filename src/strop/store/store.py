@@ -168,7 +168,7 @@ class Store:
 
     def programs(self, rows: Sequence[int] | range) -> Program:
         """The programs at `rows`, in that order, with their keys as names."""
-        table = self.read(rows, columns=["key", "codes", "length", "quality"])
+        table = self.read(np.asarray(rows), columns=["key", "codes", "length", "quality"])
         if not len(table):
             raise StoreError("This picks no program.", f"The store has {len(self):,}.")
         return read_programs(table, self.info, self.path)
@@ -187,7 +187,13 @@ class Store:
             self._verify(range(len(self._starts) - 1))
             with reading(self.path):
                 return self.dataset.to_table(columns=names)
-        wanted = np.asarray(rows, dtype=np.int64)
+        wanted = np.asarray(rows)
+        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+            raise StoreError(
+                f"{wanted.tolist()!r:.80} is not the number of a row, nor a list of numbers.",
+                "Give numbers or a slice. store.row_of(key) is the row of a key.",
+            )
+        wanted = wanted.astype(np.int64)
         count = len(self)
         wrong = wanted[(wanted < -count) | (wanted >= count)]
         if len(wrong):
@@ -351,6 +357,12 @@ def is_store(path: PathLike) -> bool:
 def open_table(path: str, storage_options: dict[str, str] | None = None) -> lance.LanceDataset:
     """The Lance dataset at `path`; `StoreError` if there is none."""
     lance = require("lance")
+    if "://" not in path and expand(path).is_file():
+        raise StoreError(
+            f"{path} is a file, not a store.",
+            "A store is a folder. Program.load, `strop interpret` and `strop decode` read files "
+            "of programs.",
+        )
     try:
         with reading(path):
             return lance.dataset(path, storage_options=storage_options)
