@@ -189,12 +189,9 @@ def _batch(images: Tensor | np.ndarray) -> Tensor:
         )
     if isinstance(images, Tensor):
         return images
-    if images.dtype.kind not in "fu" or not images.dtype.isnative:
-        raise ImageError(
-            f"Images of {images.dtype} cannot be used.",
-            "Give uint8 in [0, 255] or float in [0, 1].",
-        )
-    return torch.from_numpy(np.array(images, order="C")).permute(0, 3, 1, 2)
+    remedy = "Give uint8 in [0, 255] or float in [0, 1]."
+    with parsing(ImageError, f"Images of {images.dtype} cannot be used", remedy):
+        return torch.from_numpy(np.array(images, order="C")).permute(0, 3, 1, 2)
 
 
 def _of_mapping(item: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.errors import TeacherError
+from strop.errors import TeacherError, parsing
 from strop.identity import of_teacher
 from strop.listing import expand
 from strop.model.vit import ViT, build_vit, load_vit, parse_config
@@ -376,12 +376,10 @@ def preprocessing(
     processor = folder / "preprocessor_config.json" if folder else None
     if processor is None or not processor.is_file():
         return mean, std
-    try:
+    with parsing(TeacherError, f"{processor} cannot be read", _REFETCH):
         stated = json.loads(processor.read_text(encoding="utf-8"))
         mean = tuple(map(float, stated.get("image_mean") or mean))
         std = tuple(map(float, stated.get("image_std") or std))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise TeacherError(f"{processor} cannot be read ({error}).", _REFETCH) from error
     if len(mean) != 3 or len(std) != 3 or not all(each > 0 for each in std):
         raise TeacherError(
             f"{processor} gives a mean of {mean} and a std of {std}.",
@@ -395,13 +393,9 @@ _REFETCH = "It is damaged or not a transformers model; fetch it again."
 
 def _timm_teacher(name: str) -> Teacher:
     timm = require("timm", TeacherError)
-    try:
+    remedy = "Give the name of a plain vision transformer that timm knows and can fetch."
+    with parsing(TeacherError, f"timm cannot make {name!r} with its weights", remedy):
         backbone = timm.create_model(name, pretrained=True, num_classes=0, dynamic_img_size=True)
-    except (RuntimeError, TypeError, ValueError, OSError) as error:
-        raise TeacherError(
-            f"timm cannot make {name!r} with its weights ({error}).",
-            "Give the name of a plain vision transformer that timm knows and can fetch.",
-        ) from error
     cfg = timm.data.resolve_model_data_config(backbone)
 
     def patch_tokens(model: Any, pixels: Tensor) -> Tensor:
