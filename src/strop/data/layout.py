@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from strop.errors import DataError, parsing
 from strop.files import PathLike
 from strop.listing import expand, list_files
+from strop.optional import require
 
 Item = TypeVar("Item")
 
@@ -122,9 +123,7 @@ def load_json(path: Path, fields: Sequence[str]) -> dict[str, Any]:
 
 def load_mat(path: Path, **options: Any) -> dict[str, Any]:
     """The variables of a MATLAB file, by SciPy."""
-    install = "Install it with: pip install 'strop[eval]'; datasets with text lists need none."
-    with parsing(DataError, f"Reading {path.name} needs SciPy", install):
-        from scipy.io import loadmat
+    loadmat = require("scipy.io", DataError).loadmat
     with parsing(DataError, f"{path} cannot be read", "Download it again."):
         content: dict[str, Any] = loadmat(path, **options)
     return content

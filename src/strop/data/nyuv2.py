@@ -16,6 +16,7 @@ from strop.data.record import VOID, Record
 from strop.errors import DataError, parsing
 from strop.files import PathLike
 from strop.listing import expand, list_files
+from strop.optional import require
 
 CLASSES = split_names("""
 wall; floor; cabinet; bed; chair; sofa; table; door; window; bookshelf; picture; counter; blinds;
@@ -162,9 +163,7 @@ def _forty(path: Path) -> np.ndarray:
 
 
 def _open_mat(path: Path) -> Any:
-    install = "Install it with: pip install 'strop[nyu]'."
-    with parsing(DataError, f"Reading {MAT} needs h5py", install):
-        import h5py
+    h5py = require("h5py", DataError)
     whole = f"The file is truncated or not {MAT}, which has 2.8 GB."
     with parsing(DataError, f"{path} cannot be opened as HDF5", whole):
         return h5py.File(path, "r")

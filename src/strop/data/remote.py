@@ -1,42 +1,121 @@
-"""Files at URLs, through `fsspec`."""
+"""Files by path or URL, and datasets of images without annotations. URLs need `fsspec`."""
 
 from __future__ import annotations
 
+import glob
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
+from strop.data.layout import found
 from strop.data.record import Raw, Record
-from strop.errors import DataError
+from strop.errors import DataError, parsing
 from strop.images import SUFFIXES, read_image
+from strop.listing import expand, list_files
+from strop.optional import require
 
 
-def open_url(url: str) -> Any:
-    """The file at a URL, for reading at random places."""
-    system, path = _system(url)
-    with _network(url):
-        return system.open(path, "rb")
-
-
-def size_of(url: str) -> int:
-    """The bytes of the file at a URL."""
-    system, path = _system(url)
-    with _network(url):
-        return int(system.size(path))
+def open_file(path: str) -> Any:
+    """A file, or the file at a URL, for reading at random places."""
+    if "://" not in path:
+        return Path(path).open("rb")
+    system, where = _system(path)
+    with _reading(path):
+        return system.open(where, "rb")
 
 
 def read_range(url: str, start: int, size: int) -> bytes:
     """Some bytes of the file at a URL."""
     system, path = _system(url)
-    with _network(url):
+    with _reading(url):
         content: bytes = system.cat_file(path, start=start, end=start + size)
     return content
 
 
-def match(url: str, suffixes: Sequence[str]) -> list[str]:
+def find_files(path: str, suffix: str, kind: str) -> list[str]:
+    """The files that a path or URL names: one file, a glob, or all below a folder; at least one."""
+    where = expand(path)
+    if "://" in path:
+        paths = _match(path, [suffix])
+    elif where.is_dir():
+        paths = [str(where / name) for name in list_files(where, {suffix})]
+    else:
+        exists = where.is_file()
+        paths = [str(where)] if exists else sorted(glob.glob(str(where)))  # noqa: PTH207
+    if not paths:
+        folder = where if where.is_dir() else where.parent
+        raise DataError(
+            f"No {kind} match {path}; {folder} holds {found(folder)}.",
+            f"Expected {suffix} files; quote the pattern if the shell expands it.",
+        )
+    return paths
+
+
+class ImageDataset:
+    """Images without annotations, as they are stored. A subclass has `raw` and `names`."""
+
+    in_main_process = True  # threads and connections do not survive a fork
+    classes: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __getitem__(self, index: int) -> Record:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        ((source, _),) = self.raw([index % len(self)])
+        name = self.names()[index]
+        assert isinstance(source, str | bytes)
+        return Record(image=read_image(source, name), name=name)
+
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """The name of each record."""
+
+    @abstractmethod
+    def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
+        """Images as they are stored, with the values of `columns`."""
+
+
+class RemoteFiles(ImageDataset):
+    """The images at URLs. They are fetched together where the file system can."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url
+        urls = _match(url, tuple(SUFFIXES))
+        if not urls:
+            raise DataError(f"There are no images at {url}.", "Check the address.")
+        self._urls = urls
+        system, path = _system(url)
+        whole = system.unstrip_protocol(path.rstrip("/") + "/")
+        self.root = url.rstrip("/") if all(each.startswith(whole) for each in urls) else ""
+        self._names = [each.removeprefix(whole) if self.root else each for each in urls]
+
+    def names(self) -> Sequence[str]:
+        """The path of each record below the URL."""
+        return self._names
+
+    def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
+        """The bytes of the files."""
+        urls = [self._urls[index] for index in indices]
+        system, _ = _system(urls[0])
+        paths = [system._strip_protocol(url) for url in urls]
+        with _reading(urls[0]):
+            content = system.cat(paths) if len(paths) > 1 else {paths[0]: system.cat(paths[0])}
+        return [(content[path], {}) for path in paths]
+
+    def sources(self) -> Iterator[str]:
+        """The addresses."""
+        yield from self._urls
+
+
+def _match(url: str, suffixes: Sequence[str]) -> list[str]:
     """The URLs of the files that a URL names: one file, a glob, or all below a folder; sorted."""
     system, path = _system(url)
-    with _network(url):
+    with _reading(url):
         if any(mark in path for mark in "*?["):
             paths = system.glob(path)
         elif system.isdir(path):
@@ -46,74 +125,15 @@ def match(url: str, suffixes: Sequence[str]) -> list[str]:
     return [system.unstrip_protocol(each) for each in sorted(paths)]
 
 
-class RemoteFiles:
-    """The images at URLs. They are fetched together where the file system can."""
-
-    in_main_process = True  # its connections do not survive a fork
-    classes: tuple[str, ...] = ()
-    label_names: tuple[str, ...] = ()
-
-    def __init__(self, url: str) -> None:
-        self.name = url
-        urls = match(url, tuple(SUFFIXES))
-        if not urls:
-            raise DataError(f"There are no images at {url}.", "Check the address.")
-        self._urls = urls
-        system, path = _system(url)
-        folder = path.rstrip("/") + "/"
-        whole = system.unstrip_protocol(folder)
-        self.root = url.rstrip("/") if all(each.startswith(whole) for each in urls) else ""
-        self._names = [each.removeprefix(whole) if self.root else each for each in urls]
-
-    def __len__(self) -> int:
-        return len(self._urls)
-
-    def __getitem__(self, index: int) -> Record:
-        name = self._names[index]
-        ((content, _),) = self.raw([index])
-        assert isinstance(content, bytes)
-        return Record(image=read_image(content, name), name=name)
-
-    def names(self) -> Sequence[str]:
-        """The name of each record: its path below the URL."""
-        return self._names
-
-    def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
-        """The bytes of the files."""
-        urls = [self._urls[index] for index in indices]
-        system, _ = _system(urls[0])
-        paths = [system._strip_protocol(url) for url in urls]
-        with _network(urls[0]):
-            content = system.cat(paths) if len(paths) > 1 else {paths[0]: system.cat(paths[0])}
-        return [(content[path], {}) for path in paths]
-
-    def sources(self) -> Iterator[str]:
-        """The addresses."""
-        yield from self._urls
-
-
 def _system(url: str) -> tuple[Any, str]:
-    try:
-        import fsspec
-    except ImportError as error:
-        raise DataError(
-            f"Reading {url} needs fsspec.", "Install it with: pip install 'strop[store]'."
-        ) from error
-    try:
+    """The file system of a URL, and the path in it."""
+    fsspec = require("fsspec", DataError)
+    # Fails for unknown protocols, and for those that need another package.
+    with parsing(DataError, f"{url} cannot be read", "Check the address and its packages."):
         system, path = fsspec.url_to_fs(url)
-    except ImportError as error:
-        raise DataError(f"{url} cannot be read ({error}).", "Install these packages.") from error
-    except ValueError as error:  # an unknown protocol
-        raise DataError(f"{url} cannot be read ({error}).", "Check the address.") from error
     return system, path
 
 
-@contextmanager
-def _network(url: str) -> Iterator[None]:
-    """Convert the exceptions of file systems to `DataError`."""
-    try:
-        yield
-    except Exception as error:  # each file system has its own
-        raise DataError(
-            f"{url} cannot be read ({error}).", "Check the address and your access."
-        ) from error
+def _reading(url: str) -> AbstractContextManager[None]:
+    """Convert the exceptions of file systems, each of which has its own."""
+    return parsing(DataError, f"{url} cannot be read", "Check the address and your access.")

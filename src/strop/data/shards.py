@@ -7,7 +7,6 @@ Members that share a name up to the first dot form one record: `0001.jpg`, `0001
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import tarfile
@@ -20,12 +19,10 @@ from typing import Any
 import torch
 
 from strop.data.decode import identity_table, read_parts
-from strop.data.layout import found
 from strop.data.record import VOID, Raw, Record
-from strop.data.remote import match, open_url, read_range, size_of
-from strop.errors import DataError, parsing
+from strop.data.remote import find_files, open_file, read_range
+from strop.errors import DataError, parsing, reason
 from strop.images import MAX_FILE_BYTES, SUFFIXES
-from strop.listing import expand, list_files
 from strop.scenes.describe import check_scene
 
 _MAX_OPEN = 64  # files; a process may open about 1000, and datasets can have more shards
@@ -49,22 +46,7 @@ def shards(path: str, classes: int = 0) -> ShardDataset:
 
     `classes` is the number of classes of the `.cls` members, which are ignored without it.
     """
-    where = expand(path)
-    if "://" in path:
-        paths = match(path, (".tar",))
-    elif where.is_dir():
-        paths = [str(where / name) for name in list_files(where, {".tar"})]
-    elif where.is_file():
-        paths = [str(where)]
-    else:
-        paths = sorted(glob.glob(str(where)))  # noqa: PTH207 (an absolute pattern)
-    if not paths:
-        folder = where if where.is_dir() else where.parent
-        raise DataError(
-            f"No shards match {path}; {folder} holds {found(folder)}.",
-            "Expected .tar files; quote the pattern if the shell expands it.",
-        )
-    return ShardDataset(paths, classes)
+    return ShardDataset(find_files(path, ".tar", "shards"), classes)
 
 
 def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
@@ -74,18 +56,16 @@ def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
     """
     groups: dict[str, Members] = {}
     problem = None
-    remote = "://" in path
-    if not remote and not Path(path).is_file():
+    if "://" not in path and not Path(path).is_file():
         raise DataError(f"{path} is not a regular file.", "Expected a .tar file.")
-    end = size_of(path) if remote else Path(path).stat().st_size
-    if end == 0:
-        raise DataError(f"{path} is empty (0 bytes).", "Download it again.")
     key = ""
-    try:
-        with (
-            open_url(path) if remote else Path(path).open("rb") as stream,
-            tarfile.open(fileobj=stream, mode="r:") as tar,
-        ):
+    plain = "Random access needs shards that are not compressed; unpack .tar.gz first."
+    with parsing(DataError, f"{path} is not a plain tar file", plain), open_file(path) as stream:
+        end = stream.seek(0, os.SEEK_END)
+        if end == 0:
+            raise DataError(f"{path} is empty (0 bytes).", "Download it again.")
+        stream.seek(0)
+        with tarfile.open(fileobj=stream, mode="r:") as tar:
             try:
                 while (member := tar.next()) is not None:
                     # tarfile keeps all members in memory, which is too much for millions.
@@ -107,12 +87,7 @@ def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
             # chained headers and MemoryError for absurd sizes.
             except Exception as error:
                 groups.pop(key, None)  # the record that is cut
-                problem = f"{path} is cut short or damaged ({str(error) or type(error).__name__})"
-    except Exception as error:
-        raise DataError(
-            f"{path} is not a plain tar file ({error}).",
-            "Random access needs shards that are not compressed; unpack .tar.gz first.",
-        ) from error
+                problem = f"{path} is cut short or damaged ({reason(error)})"
     if problem is not None:
         problem = f"{problem}; the {len(groups)} records before the damage are kept"
     return list(groups.items()), problem

@@ -18,7 +18,7 @@ from strop.data.record import Dataset
 from strop.data.rendered import ScenesDataset
 from strop.data.shards import shards
 from strop.data.subset import subset
-from strop.data.tables import hugging_face, lance_table, parquet
+from strop.data.tables import HuggingFaceTable, LanceTable, ParquetDataset
 from strop.errors import DataError, did_you_mean, parsing
 from strop.listing import expand, missing
 
@@ -39,12 +39,12 @@ KINDS: dict[str, Kind] = {
     "coco": Kind(coco, {"split": str, "labels": str}),
     "cocostuff": Kind(cocostuff, {"split": str, "subset": str}),
     "folder": Kind(folder, {"labels": str}),
-    "hf": Kind(hugging_face, {"split": str, "image": str, "key": str}),
+    "hf": Kind(HuggingFaceTable, {"split": str, "image": str, "key": str}),
     "imagenet": Kind(imagenet, {"split": str}),
-    "lance": Kind(lance_table, {"image": str, "key": str}),
+    "lance": Kind(LanceTable, {"image": str, "key": str}),
     "nyuv2": Kind(nyuv2, {"split": str}),
     "packed": Kind(PackedDataset, {}),
-    "parquet": Kind(parquet, {"image": str, "key": str}),
+    "parquet": Kind(ParquetDataset, {"image": str, "key": str}),
     "scenes": Kind(
         ScenesDataset, {"n": int, "seed": int, "size": int, "by": str, "start": int}, has_path=False
     ),

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from strop.data.layout import found
-from strop.data.record import Raw, Record
-from strop.errors import DataError
-from strop.images import read_image
-from strop.listing import expand, list_files
+from strop.data.record import Raw
+from strop.data.remote import ImageDataset, find_files, open_file
+from strop.errors import DataError, parsing
+from strop.listing import expand
+from strop.optional import require
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp")
 
 
-class TableDataset:
+class TableDataset(ImageDataset):
     """Rows of a table as records. A subclass reads rows by `_rows`.
 
     columns  the Arrow type of each other column, which `raw` returns on request
     """
-
-    in_main_process = True  # its libraries have threads, which do not survive a fork
-    classes: tuple[str, ...] = ()
-    label_names: tuple[str, ...] = ()
 
     def __init__(self, name: str, where: str, schema: Any, image: str, key: str) -> None:
         self.name = name
@@ -46,21 +41,6 @@ class TableDataset:
         self.columns: Mapping[str, Any] = {
             field.name: field.type for field in schema if field.name != self._image
         }
-
-    def __getitem__(self, index: int) -> Record:
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        ((source, _),) = self.raw([index % len(self)])
-        name = self.names()[index]
-        assert isinstance(source, str | bytes)
-        return Record(image=read_image(source, name), name=name)
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def names(self) -> Sequence[str]:
-        """The name of each record."""
 
     def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
         """Images as they are stored, with the values of `columns`."""
@@ -82,34 +62,27 @@ class TableDataset:
 class ParquetDataset(TableDataset):
     """Rows of Parquet files. One row group of one file is in memory at a time."""
 
-    def __init__(self, paths: Sequence[str], image: str = "", key: str = "") -> None:
-        import pyarrow as pa
+    def __init__(self, path: str, image: str = "", key: str = "") -> None:
         import pyarrow.parquet as pq
 
-        self._paths = list(paths)
+        self._paths = paths = find_files(path, ".parquet", "Parquet files")
         self._groups: list[tuple[int, int]] = []  # (file, row group)
-        counts = []
+        counts: list[int] = []
         self._names: list[str] = []
         schema = None
         for number, path in enumerate(paths):
-            try:
-                with _open(path) as stream:
-                    file = pq.ParquetFile(stream)
-                    schema = schema or file.schema_arrow
-                    groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
-                    if key and key in file.schema_arrow.names:
-                        keys = file.read(columns=[key])[key].to_pylist()
-                        self._names += map(str, keys)
-            except (pa.ArrowException, OSError) as error:
-                raise DataError(
-                    f"{path} is not a readable Parquet file ({error}).", "Download it again."
-                ) from error
-            self._groups += [(number, group) for group in range(len(groups))]
-            counts += [group.num_rows for group in groups]
-            if not key:
-                stem = Path(path).stem
-                rows = sum(group.num_rows for group in groups)
-                self._names += [f"{stem}/{row:08d}" for row in range(rows)]
+            unreadable = f"{path} is not a readable Parquet file"
+            with parsing(DataError, unreadable, "Download it again."), open_file(path) as stream:
+                file = pq.ParquetFile(stream)
+                schema = schema or file.schema_arrow
+                groups = range(file.num_row_groups)
+                self._groups += [(number, group) for group in groups]
+                counts += [file.metadata.row_group(group).num_rows for group in groups]
+                if not key:
+                    stem, rows = Path(path).stem, file.metadata.num_rows
+                    self._names += [f"{stem}/{row:08d}" for row in range(rows)]
+                elif key in file.schema_arrow.names:
+                    self._names += map(str, file.read(columns=[key])[key].to_pylist())
         super().__init__(Path(paths[0]).stem, paths[0], schema, image, key)
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._read: tuple[Any, Any] = (None, None)
@@ -137,20 +110,17 @@ class ParquetDataset(TableDataset):
         return rows
 
     def _group(self, number: int, columns: tuple[str, ...]) -> Any:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         if self._read[0] != (number, columns):
             file, group = self._groups[number]
             self._read = (None, None)  # before the next is read: it may be large
-            try:
-                with _open(self._paths[file]) as stream:
-                    table = pq.ParquetFile(stream).read_row_group(group, columns=list(columns))
-            except (pa.ArrowException, OSError) as error:
-                raise DataError(
-                    f"Row group {group} of {self._paths[file]} cannot be read ({error}).",
-                    "Download the file again.",
-                ) from error
+            unreadable = f"Row group {group} of {self._paths[file]} cannot be read"
+            with (
+                parsing(DataError, unreadable, "Download the file again."),
+                open_file(self._paths[file]) as stream,
+            ):
+                table = pq.ParquetFile(stream).read_row_group(group, columns=list(columns))
             self._read = ((number, columns), table)
         return self._read[1]
 
@@ -159,10 +129,10 @@ class LanceTable(TableDataset):
     """Rows of a Lance dataset."""
 
     def __init__(self, path: str, image: str = "", key: str = "") -> None:
-        self._path = path
+        self._path = path if "://" in path else str(expand(path))
         self._dataset: Any = None
         dataset = self._open()
-        super().__init__(Path(path).stem, path, dataset.schema, image, key)
+        super().__init__(Path(path).stem, self._path, dataset.schema, image, key)
         self._count = dataset.count_rows()
         self._names: list[str] | None = None
 
@@ -188,22 +158,16 @@ class LanceTable(TableDataset):
 
     def _open(self) -> Any:
         if self._dataset is None:
-            lance = _need("lance")
-            try:
+            lance = require("lance", DataError)
+            unreadable = f"{self._path} is not a readable Lance dataset"
+            with parsing(DataError, unreadable, "Check the path."):
                 self._dataset = lance.dataset(self._path)
-            except (ValueError, OSError) as error:
-                raise DataError(
-                    f"{self._path} is not a readable Lance dataset ({error}).", "Check the path."
-                ) from error
         return self._dataset
 
     def _rows(self, indices: Sequence[int], columns: list[str]) -> list[dict[str, Any]]:
-        try:
+        unreadable = f"Rows of {self._path} cannot be read"
+        with parsing(DataError, unreadable, "Copy the dataset again."):
             rows: list[dict[str, Any]] = self._open().take(list(indices), columns).to_pylist()
-        except (ValueError, OSError) as error:
-            raise DataError(
-                f"Rows of {self._path} cannot be read ({error}).", "Copy the dataset again."
-            ) from error
         return rows
 
 
@@ -211,16 +175,12 @@ class HuggingFaceTable(TableDataset):
     """Rows of a Hugging Face dataset, on disk or from the hub."""
 
     def __init__(self, path: str, split: str = "", image: str = "", key: str = "") -> None:
-        datasets = _need("datasets")
-        try:
+        datasets = require("datasets", DataError)
+        with parsing(DataError, f"The dataset {path} cannot be loaded", "Check its name or path."):
             if Path(path).is_dir() or "://" in path:
                 self._dataset = datasets.load_from_disk(path)
             else:
                 self._dataset = datasets.load_dataset(path, split=split or None)
-        except Exception as error:  # the hub raises nearly everything
-            raise DataError(
-                f"The dataset {path} cannot be loaded ({error}).", "Check its name or path."
-            ) from error
         if isinstance(self._dataset, dict):
             splits = ", ".join(self._dataset)
             if split not in self._dataset and (split or len(self._dataset) > 1):
@@ -254,33 +214,6 @@ class HuggingFaceTable(TableDataset):
         return [{name: rows[name][i] for name in columns} for i in range(len(indices))]
 
 
-def parquet(path: str, image: str = "", key: str = "") -> ParquetDataset:
-    """The rows of one Parquet file, of a folder of them, or of those that a glob or URL names."""
-    import glob
-
-    if "://" in path:
-        from strop.data.remote import match
-
-        paths = match(path, (".parquet",))
-    elif expand(path).is_dir():
-        paths = [str(expand(path) / name) for name in list_files(expand(path), {".parquet"})]
-    else:
-        paths = sorted(glob.glob(str(expand(path))))  # noqa: PTH207 (an absolute pattern)
-    if not paths:
-        raise DataError(f"No Parquet file matches {path}.", f"Found {found(expand(path).parent)}.")
-    return ParquetDataset(paths, image, key)
-
-
-def lance_table(path: str, image: str = "", key: str = "") -> LanceTable:
-    """The rows of a Lance dataset."""
-    return LanceTable(path if "://" in path else str(expand(path)), image, key)
-
-
-def hugging_face(path: str, split: str = "", image: str = "", key: str = "") -> HuggingFaceTable:
-    """The rows of a dataset that `save_to_disk` wrote, or of one on the hub."""
-    return HuggingFaceTable(path, split, image, key)
-
-
 def _image_column(schema: Any, where: str) -> str:
     import pyarrow as pa
 
@@ -303,20 +236,3 @@ def _image_column(schema: Any, where: str) -> str:
             "Name it: parquet:PATH?image=COLUMN.",
         )
     return candidates[0]
-
-
-def _open(path: str) -> Any:
-    if "://" in path:
-        from strop.data.remote import open_url
-
-        return open_url(path)
-    return Path(path).open("rb")
-
-
-def _need(package: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise DataError(
-            f"Reading this dataset needs {package}.", "Install it with: pip install 'strop[store]'."
-        ) from error

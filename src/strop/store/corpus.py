@@ -19,7 +19,7 @@ from strop.data.record import Dataset
 from strop.data.remote import RemoteFiles
 from strop.data.shards import shards
 from strop.data.spec import KINDS, open_dataset
-from strop.data.tables import hugging_face, lance_table, parquet
+from strop.data.tables import HuggingFaceTable, LanceTable, ParquetDataset
 from strop.errors import DataError, StropError, did_you_mean
 from strop.images import SUFFIXES
 from strop.listing import expand, find_images
@@ -155,7 +155,7 @@ def _open_all(data: Sequence[str]) -> list[tuple[str, Dataset]]:
 def _open_one(text: str) -> Dataset | None:
     """The dataset that `text` names; None if it is a file or a glob of image files."""
     suffix = Path(text.rstrip("/")).suffix.lower()
-    by_suffix: dict[str, Any] = {".tar": shards, ".parquet": parquet, ".lance": lance_table}
+    by_suffix: dict[str, Any] = {".tar": shards, ".parquet": ParquetDataset, ".lance": LanceTable}
     if "://" in text and text.partition(":")[0] not in KINDS:
         if text.startswith("file://"):
             return _open_one(text.removeprefix("file://")) or open_dataset(text[7:])
@@ -169,9 +169,9 @@ def _open_one(text: str) -> Dataset | None:
     if not folder.is_dir():
         return None
     if (folder / "_versions").is_dir():
-        return lance_table(text)
+        return LanceTable(text)
     if any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
-        return hugging_face(text)
+        return HuggingFaceTable(text)
     if (folder / "records.i64").is_file():
         return open_dataset(f"packed:{text}")
     images = [str(Path(path).relative_to(folder)) for path in find_images([text])]
