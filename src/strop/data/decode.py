@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from strop.data.record import VOID
-from strop.errors import DataError, ImageError
+from strop.errors import DataError, ImageError, parsing
 from strop.images import open_image, read_image
 
 UNKNOWN = -1
@@ -125,26 +125,19 @@ def labels_of(ids: Tensor, classes: Sequence[str], label_names: Sequence[str]) -
 
 
 def _read_single_channel(source: str | bytes, name: str, what: str) -> np.ndarray:
+    damaged = f"The {what} {name} is damaged or cut short"
     try:
-        with open_image(source, name) as image:
+        with open_image(source, name) as image, parsing(DataError, damaged, "Download it again."):
             if image.mode not in {"L", "P", "1", "I", "I;16", "I;16B", "I;16L", "F"}:
                 raise DataError(
                     f"The {what} {name} has mode {image.mode}, expected a single channel.",
                     "A colour rendering is not a mask of ids; use the file that holds the ids.",
                 )
             return np.array(image)
-    except DataError:
-        raise
     except ImageError as error:
-        missing = isinstance(error.__cause__, FileNotFoundError)
-        problem = f"{name} is missing." if missing else error.problem
-        raise DataError(
-            f"The {what} {problem}", "Check the download." if missing else error.remedy
-        ) from error
-    except Exception as error:  # on corrupt files Pillow's decoders raise nearly everything
-        raise DataError(
-            f"The {what} {name} is damaged or cut short ({error}).", "Download it again."
-        ) from error
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise DataError(f"The {what} {name} is missing.", "Check the download.") from error
+        raise DataError(f"The {what} {error.problem}", error.remedy) from error
 
 
 def _few(values: list[int], limit: int = 12) -> str:

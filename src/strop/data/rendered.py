@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from strop.data.record import Record
-from strop.errors import DataError
+from strop.errors import DataError, parsing
 from strop.files import PathLike, atomic_path, exclusive, read_json, write_json, write_text
 from strop.pool import default_context
 from strop.progress import Progress, no_progress
@@ -109,10 +109,7 @@ class ScenesDataset:
             zip(indices, describe(scenes, self.size, self.split), strict=True)
         ):
             number = self.start + index
-            scene |= {
-                "image_index": number,
-                "image_filename": image_name(self.split, number),
-            }
+            scene |= {"image_index": number, "image_filename": image_name(self.split, number)}
             records.append(
                 Record(
                     image=images[row],
@@ -179,13 +176,8 @@ def write_scenes(
     folder = Path(out)
     height, width = image_size(size)
     dataset = ScenesDataset(n, seed=seed, size=size, start=start, split=split)
-    settings = {
-        "split": split,
-        "seed": seed,
-        "start": start,
-        "size": [height, width],
-        "renderer": RENDERER_VERSION,
-    }
+    settings = {"split": split, "seed": seed, "start": start}
+    settings |= {"size": [height, width], "renderer": RENDERER_VERSION}
     job = partial(_write_chunk, folder, dataset, device=device)
     with exclusive(folder / "scenes" / split):
         _claim(folder, split, settings)
@@ -272,13 +264,9 @@ def _collect(folder: Path, split: str, info: dict[str, Any]) -> Path:
     }
     scenes = []
     for _, path in sorted(found.items()):
-        try:
+        again = "Remove it; its scene is then rendered again."
+        with parsing(DataError, f"{path} is not valid JSON", again):
             scenes.append(json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise DataError(
-                f"{path} is not valid JSON ({error}).",
-                "Remove it; its scene is then rendered again.",
-            ) from error
     path = folder / "scenes" / f"CLEVR_{split}_scenes.json"
     write_text(path, json.dumps({"info": info, "scenes": scenes}) + "\n")
     return path

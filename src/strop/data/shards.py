@@ -12,7 +12,9 @@ import os
 import tarfile
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,18 +132,10 @@ class ShardDataset:
 
     def __getitem__(self, index: int) -> Record:
         entry = self._entries[index]
-        members = entry.members
-        shard = self._paths[entry.shard]
-
-        def part(extension: str | None) -> tuple[bytes, str] | None:
-            if extension not in members:
-                return None
-            name = f"{shard}/{entry.key}.{extension}"
-            return self._read(entry.shard, *members[extension], name), name
-
-        image = part(_image_of(members))
+        part = partial(self._member, entry)
+        image = part(_image_of(entry.members))
         assert image is not None
-        mask = part(next((extension for extension in _MASKS if extension in members), None))
+        mask = part(next((extension for extension in _MASKS if extension in entry.members), ""))
         parts = read_parts(image, mask, part("instance.png"), part("depth.png"), table=self._table)
         label = part("cls") if self.label_names else None
         scene = part("json")
@@ -183,20 +177,27 @@ class ShardDataset:
         return f"{Path(self._paths[entry.shard]).stem}/{entry.key}"
 
     def _raw(self, entry: ShardEntry, columns: Sequence[str]) -> Raw:
-        def content(extension: str) -> bytes:
-            name = f"{self._paths[entry.shard]}/{entry.key}.{extension}"
-            return self._read(entry.shard, *entry.members[extension], name)
-
+        about: dict[str, Any] = {}
+        if columns and (described := self._member(entry, "json")):
+            with suppress(ValueError, RecursionError):
+                content = json.loads(described[0])
+                about = content if isinstance(content, dict) else {}
         values: dict[str, Any] = {}
-        about = _fields(content("json")) if columns and "json" in entry.members else {}
         for column in columns:
-            if column in entry.members:
-                values[column] = content(column).decode(errors="replace")
-            elif (value := about.get(column)) is not None:
-                values[column] = value if isinstance(value, str) else json.dumps(value)
-            else:
-                values[column] = None
-        return content(_image_of(entry.members)), values
+            value = about.get(column)
+            if member := self._member(entry, column):
+                value = member[0].decode(errors="replace")
+            values[column] = value if value is None or isinstance(value, str) else json.dumps(value)
+        image = self._member(entry, _image_of(entry.members))
+        assert image is not None
+        return image[0], values
+
+    def _member(self, entry: ShardEntry, extension: str) -> tuple[bytes, str] | None:
+        """The bytes of a member of a record, and the name that errors give it."""
+        if extension not in entry.members:
+            return None
+        name = f"{self._paths[entry.shard]}/{entry.key}.{extension}"
+        return self._read(entry.shard, *entry.members[extension], name), name
 
     def _read(self, shard: int, offset: int, size: int, name: str) -> bytes:
         if "://" in self._paths[shard]:
@@ -232,14 +233,6 @@ class _AnyColumn(dict[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         return True
-
-
-def _fields(content: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
 
 
 def _image_of(members: Members) -> str:

@@ -58,11 +58,11 @@ class BatchSubset(Subset):
         super().__init__(dataset, indices)
         self.size = dataset.size
         self.fit: str | None = getattr(dataset, "fit", None)
-        self._batched = dataset
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The records at `indices` of the subset."""
-        batch = self._batched.batch([self._indices[index] for index in indices])
+        inner = [self._indices[index] for index in indices]
+        batch = self._dataset.batch(inner)  # type: ignore[attr-defined]
         return replace(batch, indices=torch.tensor(indices, dtype=torch.int64))
 
 

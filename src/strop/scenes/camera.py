@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.scenes import vocabulary as words
-from strop.scenes.vectors import Vector, each, vector
+from strop.scenes.geometry import Vector, each, vector
 
 
 def basis(camera: Tensor) -> tuple[Tensor, Tensor, Tensor]:

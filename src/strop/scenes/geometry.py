@@ -1,4 +1,6 @@
-"""Intersection of rays with convex solids, which a ray enters and leaves once.
+"""Vectors, and the intersection of rays with convex solids, which a ray enters and leaves once.
+
+A vector is three tensors, which are contiguous on a CPU and fused on a GPU.
 
 Objects are intersected in their own frame, where each fills [-1, 1] along every axis: the unit
 sphere, the cube of side two, the cylinder of radius one and height two. Rays are transformed
@@ -7,6 +9,7 @@ without normalisation, so their parameter does not change.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,7 +17,6 @@ from torch import Tensor
 
 from strop.scenes import vocabulary as words
 from strop.scenes.scene import Scenes
-from strop.scenes.vectors import Vector, dot, each
 
 BEVEL = {words.CUBE: 0.2, words.SPHERE: 1.0, words.CYLINDER: 0.07}
 """Radius of the rounded edges relative to the object; fitted to masks of the generator."""
@@ -22,6 +24,27 @@ _ROUNDING_STEPS = 4
 _ROUNDING_GAP = 0.01
 _BOUND = {words.CUBE: 3**0.5, words.SPHERE: 1.0, words.CYLINDER: 2**0.5}
 _TINY = 1e-12
+
+
+Vector = tuple[Tensor, Tensor, Tensor]
+"""x, y and z (or red, green and blue) as separate tensors of one shape."""
+
+
+def vector(value: Tensor) -> Vector:
+    """A tensor (..., 3) as a vector of tensors (...)."""
+    x, y, z = value.unbind(-1)
+    return x, y, z
+
+
+def each(function: Callable[..., Tensor], *vectors: Vector) -> Vector:
+    """`function` of the x, of the y and of the z parts of `vectors`."""
+    x, y, z = (function(*parts) for parts in zip(*vectors, strict=True))
+    return x, y, z
+
+
+def dot(a: Vector, b: Vector) -> Tensor:
+    """The inner product."""
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
 class Solids(NamedTuple):

@@ -13,11 +13,9 @@ from torch import Tensor
 from strop.scenes import camera as cameras
 from strop.scenes import hashing, shading, trace
 from strop.scenes import vocabulary as words
-from strop.scenes.geometry import Solids, normal, solids, to_local
-from strop.scenes.lights import Lights, light_samples, lights
+from strop.scenes.geometry import Solids, Vector, dot, each, normal, solids, to_local, vector
 from strop.scenes.scene import Scenes
-from strop.scenes.shading import Surface
-from strop.scenes.vectors import Vector, dot, each, vector
+from strop.scenes.shading import Lights, Surface, light_samples, lights
 
 RENDERER_VERSION = 1
 """Incremented when a seed gives other scenes or other pixels."""
@@ -212,17 +210,10 @@ def radiance(
 
 
 def _pick(surface: Surface, index: Tensor) -> Surface:
-    def take(value: Vector) -> Vector:
-        return each(lambda part: part[:, index], value)
-
-    return Surface(
-        take(surface.point),
-        take(surface.normal),
-        take(surface.view),
-        take(surface.albedo),
-        surface.metal[:, index],
-        surface.ground[:, index],
-        surface.own[:, index],
+    """The surface points at `index` of the rays."""
+    return Surface._make(
+        each(lambda part: part[:, index], value) if isinstance(value, tuple) else value[:, index]
+        for value in surface
     )
 
 

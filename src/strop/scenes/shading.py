@@ -1,4 +1,4 @@
-"""Shading of surfaces: lights, materials, ground and backdrop.
+"""Lamps, and the shading of surfaces: materials, ground and backdrop.
 
 The constants are fitted to images of the CLEVR generator; `benchmarks/render_match.py` measures the
 difference.
@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from strop.scenes import vocabulary as words
-from strop.scenes.geometry import Solids
-from strop.scenes.lights import Lights
+from strop.scenes.geometry import Solids, Vector, dot, each, vector
 from strop.scenes.scene import Scenes
-from strop.scenes.vectors import Vector, dot, each, vector
 
 GROUND_ALBEDO = 0.826
 AMBIENT = 0.165
@@ -33,6 +31,10 @@ MIRROR_BLUR = 0.1
 _METAL_ALPHA, _RUBBER_ALPHA, _GROUND_ALPHA = 0.048, 2.0, 0.28
 _METAL_GLOSS, _RUBBER_GLOSS, _GROUND_GLOSS = 0.4, 0.05, 0.042
 
+# Power (red, green, blue) and edge length of the key, fill and back light.
+_LAMP_POWER = ((17.3, 16.1, 13.8), (4.2, 4.5, 5.45), (6.5, 6.45, 6.6))
+_LAMP_EDGE = (0.5, 0.5, 1.0)
+
 # The environment in mirrors: near black, with a lit wall behind the scene, and a soft lamp with a
 # glow above the camera. Fitted to reflections in CLEVR's large metal spheres.
 _WORLD_DARK = 0.04
@@ -43,6 +45,43 @@ _GLOW_LOBES = ((0.33, 10.0), (3.0, 220.0))
 _GROUND_RADIANCE = 0.23
 GROUND_END = (8.0, 24.0)
 """In mirrors, the ground fades into the environment between these distances from the centre."""
+
+
+class Lights(NamedTuple):
+    """Square area lights. Each part is (B, L)."""
+
+    position: Vector
+    across: Vector  # along one edge, with its length
+    up: Vector  # along the other edge
+    facing: Vector  # unit normal
+    power: Vector  # red, green, blue
+
+
+def lights(scenes: Scenes) -> Lights:
+    """The area lights of `scenes`."""
+    position = scenes.lights
+    facing = torch.nn.functional.normalize(-position, dim=-1)
+    level = torch.stack([facing[..., 1], -facing[..., 0], torch.zeros_like(facing[..., 0])], dim=-1)
+    level = torch.nn.functional.normalize(level, dim=-1)
+    edge = position.new_tensor(_LAMP_EDGE)[:, None]
+    upright = torch.linalg.cross(level, facing)
+    power = position.new_tensor(_LAMP_POWER)
+    return Lights(
+        vector(position),
+        vector(level * edge),
+        vector(upright * edge),
+        vector(facing),
+        vector(power.expand_as(position)),
+    )
+
+
+def light_samples(lamp: Lights, across: Tensor, up: Tensor) -> Vector:
+    """Points on the lamps: `across` and `up` are (S, N) in [-1/2, 1/2]; gives (B, L, S, N)."""
+    position, side, rise = (
+        each(lambda part: part[:, :, None, None], value)
+        for value in (lamp.position, lamp.across, lamp.up)
+    )
+    return each(lambda centre, s, r: centre + s * across + r * up, position, side, rise)
 
 
 class Surface(NamedTuple):

@@ -12,9 +12,17 @@ from torch import Tensor
 
 from strop.scenes import vocabulary as words
 from strop.scenes.camera import basis
-from strop.scenes.geometry import Solids, interval, interval_of, round_edges, shape_codes
-from strop.scenes.lights import Lights
-from strop.scenes.vectors import Vector, each, vector
+from strop.scenes.geometry import (
+    Solids,
+    Vector,
+    each,
+    interval,
+    interval_of,
+    round_edges,
+    shape_codes,
+    vector,
+)
+from strop.scenes.shading import Lights
 
 _START = 1e-4
 """Intersections closer to the origin of a ray are ignored."""
