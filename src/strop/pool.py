@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from strop.errors import DataError
+from strop.errors import DataError, StropError
 
 if TYPE_CHECKING:
     import torch
@@ -141,6 +141,8 @@ class Pool(Generic[Task, Result]):
                 self._report_death(worker)
             if failed:
                 self.close()
+                if isinstance(value, Exception):
+                    raise value
                 raise DataError(
                     f"A loading worker failed.\n{value}", "This is a bug in the dataset."
                 )
@@ -181,6 +183,8 @@ def _work(
         (task,) = received
         try:
             answer = (False, job(task))
+        except (StropError, OSError) as error:
+            answer = (True, error)
         except Exception:
             answer = (True, traceback.format_exc())
         try:
@@ -203,6 +207,6 @@ def _stop(pipes: list[Connection[Any, Any]], processes: list[BaseProcess]) -> No
     for pipe in pipes:
         pipe.close()
     for process in processes:
-        process.kill()  # workers only read, so nothing is lost
+        process.kill()  # workers read, or write files atomically
     for process in processes:
         process.join(5)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor
 from strop.data.record import Record
 from strop.errors import DataError, parsing
 from strop.files import PathLike, atomic_path, exclusive, read_json, write_json, write_text
-from strop.pool import default_context
+from strop.pool import Pool, default_context
 from strop.progress import Progress, no_progress
 from strop.scenes.describe import describe, image_name
 from strop.scenes.render import RENDERER_VERSION, image_size, render, truth
@@ -178,7 +177,7 @@ def write_scenes(
     dataset = ScenesDataset(n, seed=seed, size=size, start=start, split=split)
     settings = {"split": split, "seed": seed, "start": start}
     settings |= {"size": [height, width], "renderer": RENDERER_VERSION}
-    job = partial(_write_chunk, folder, dataset, device=device)
+    job = partial(_write, folder=folder, dataset=dataset, device=device)
     with exclusive(folder / "scenes" / split):
         _claim(folder, split, settings)
         parts = (_part(folder, "scenes", split, start + i, ".json") for i in range(n))
@@ -186,35 +185,14 @@ def write_scenes(
         chunks = [todo[first : first + batch_size] for first in range(0, len(todo), batch_size)]
         done = n - len(todo)
         progress("rendering", done, n)
-        for written in _run(job, chunks, workers, device):
-            done += written
-            progress("rendering", done, n)
+        pool = Pool(job, workers, default_context(device))
+        try:
+            for written in pool.map(chunks, 2 * workers):
+                done += written
+                progress("rendering", done, n)
+        finally:
+            pool.close()
         return _collect(folder, split, {**_INFO, **settings})
-
-
-def _run(
-    job: Callable[[list[int]], int],
-    chunks: Sequence[list[int]],
-    workers: int,
-    device: torch.device | str,
-) -> Iterator[int]:
-    """Yield the number of scenes in each chunk when it is written."""
-    if workers < 1:
-        yield from map(job, chunks)
-        return
-    with ProcessPoolExecutor(
-        workers, default_context(device), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        for done in as_completed([pool.submit(job, chunk) for chunk in chunks]):
-            yield done.result()
-
-
-def _write_chunk(
-    folder: Path, dataset: ScenesDataset, indices: list[int], device: torch.device | str
-) -> int:
-    for record in dataset.records(indices, device):
-        _write(folder, dataset.split, record)
-    return len(indices)
 
 
 def _part(folder: Path, kind: str, split: str, number: int, suffix: str = ".png") -> Path:
@@ -236,17 +214,25 @@ def _claim(folder: Path, split: str, settings: dict[str, Any]) -> None:
         write_json(marker, *_FORMAT, settings)
 
 
-def _write(folder: Path, split: str, record: Record) -> None:
-    """Write one record. Its description is written last and marks the record as complete."""
-    assert record.scene is not None
-    assert record.instance is not None
-    assert record.depth is not None
-    number = int(record.scene["image_index"])
-    _save(record.image.permute(1, 2, 0).cpu().numpy(), _part(folder, "images", split, number))
-    _save(record.instance.to(torch.uint8).cpu().numpy(), _part(folder, "masks", split, number))
-    millimetres = (record.depth * 1000.0).round().clamp(0, 65535).cpu().numpy()
-    _save(millimetres.astype(np.uint16), _part(folder, "depth", split, number))
-    write_text(_part(folder, "scenes", split, number, ".json"), json.dumps(record.scene) + "\n")
+def _write(
+    indices: list[int], *, folder: Path, dataset: ScenesDataset, device: torch.device | str
+) -> int:
+    """Write records. A description is written last and marks its record as complete."""
+    split = dataset.split
+    for record in dataset.records(indices, device):
+        assert record.scene is not None
+        assert record.instance is not None
+        assert record.depth is not None
+        number = int(record.scene["image_index"])
+        millimetres = (record.depth * 1000.0).round().clamp(0, 65535).cpu().numpy()
+        for kind, pixels in (
+            ("images", record.image.permute(1, 2, 0).cpu().numpy()),
+            ("masks", record.instance.to(torch.uint8).cpu().numpy()),
+            ("depth", millimetres.astype(np.uint16)),
+        ):
+            _save(pixels, _part(folder, kind, split, number))
+        write_text(_part(folder, "scenes", split, number, ".json"), json.dumps(record.scene) + "\n")
+    return len(indices)
 
 
 def _save(pixels: np.ndarray[Any, Any], path: Path) -> None:
