@@ -19,12 +19,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strop.errors import ConfigError, EndpointError
+from strop.errors import ConfigError, StropError
 from strop.files import write_text
 
 TRIES = 6
 LONGEST_WAIT = 300.0
 _BUSY = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+
+
+class EndpointError(StropError):
+    """A language model cannot be reached, or violates its protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)

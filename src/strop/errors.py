@@ -59,10 +59,6 @@ class TrainingError(StropError):
     """Training cannot start or continue."""
 
 
-class EndpointError(StropError):
-    """A language model cannot be reached, or violates its protocol."""
-
-
 @contextmanager
 def parsing(kind: type[StropError], problem: str, remedy: str) -> Iterator[None]:
     """Convert whatever a parser raises on data from outside to an error of `kind`.

@@ -22,7 +22,6 @@ from strop.errors import ImageError, parsing
 from strop.files import PathLike, atomic_path
 
 Fit = Literal["squash", "crop", "pad"]
-FITS: tuple[Fit, ...] = ("squash", "crop", "pad")
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Tensor
 
 MAX_PIXELS = 100_000_000

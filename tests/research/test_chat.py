@@ -10,8 +10,8 @@ import pytest
 from chat_server import Answer, serve
 
 import chat
-from chat import Endpoint, Transcript, complete
-from strop.errors import ConfigError, EndpointError
+from chat import Endpoint, EndpointError, Transcript, complete
+from strop.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from scene_scores import PAPER
 from scene_text import write_codes, write_scene
 from strop.analysis.subject import Subject
 from strop.data import ScenesDataset
-from strop.errors import ConfigError, DataError, EndpointError
+from strop.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def test_an_interrupted_study_continues_where_it_stopped(subject, tmp_path, monk
         return Answer(status=400) if down and number == 1 else Answer(known[query(prompt)])
 
     with serve(answer) as server:
-        with pytest.raises(EndpointError):
+        with pytest.raises(chat.EndpointError):
             run(subject, options(server))
         down = False
         findings = run(subject, options(server))

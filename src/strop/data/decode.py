@@ -56,10 +56,10 @@ def read_ids(source: str | bytes, name: str) -> np.ndarray:
     return values
 
 
-def read_depth(source: str | bytes, name: str, units_per_metre: float = 1000) -> Tensor:
-    """Depth `(H, W)` float32 in metres from a 16-bit PNG, by default in millimetres."""
+def read_depth(source: str | bytes, name: str) -> Tensor:
+    """Depth `(H, W)` float32 in metres from a 16-bit PNG in millimetres."""
     values = _read_single_channel(source, name, "depth map")
-    return torch.from_numpy(values.astype(np.float32) / np.float32(units_per_metre))
+    return torch.from_numpy(values.astype(np.float32) / np.float32(1000))
 
 
 def make_table(ids: Mapping[int, int], length: int = 256) -> np.ndarray:
@@ -70,9 +70,9 @@ def make_table(ids: Mapping[int, int], length: int = 256) -> np.ndarray:
     return table
 
 
-def identity_table(classes: int, void: tuple[int, ...] = (VOID,)) -> np.ndarray:
-    """A table for masks that hold class ids, with `void` values for unlabelled pixels."""
-    return make_table({**{i: i for i in range(classes)}, **dict.fromkeys(void, VOID)})
+def identity_table(classes: int) -> np.ndarray:
+    """A table for masks that hold class ids, and `VOID` for unlabelled pixels."""
+    return make_table({**{i: i for i in range(classes)}, VOID: VOID})
 
 
 def look_up(ids: np.ndarray, table: np.ndarray, name: str) -> Tensor:

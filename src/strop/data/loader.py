@@ -413,7 +413,7 @@ def image_batches(
             yield part.to(device)
         return
     if _renders_on(dataset, size, device) and len(dataset):
-        yield from dataset.batches(batch, device, drop_last=False)
+        yield from dataset.batches(batch, device)
         return
     for records in record_batches(dataset, size=size, batch=batch, device=device, **options):
         yield records.images.to(device, non_blocking=True)

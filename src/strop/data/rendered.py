@@ -125,25 +125,16 @@ class ScenesDataset:
     def _name(self, index: int) -> str:
         return f"CLEVR_{self.split}_{self.start + index:06d}"
 
-    def batches(
-        self,
-        batch_size: int,
-        device: torch.device | str = "cpu",
-        first: int = 0,
-        drop_last: bool = True,
-    ) -> Iterator[Tensor]:
-        """Images in order from record `first`, (batch_size, 3, H, W) uint8 on `device`.
+    def batches(self, batch_size: int, device: torch.device | str = "cpu") -> Iterator[Tensor]:
+        """All images in order, (batch_size, 3, H, W) uint8 on `device`; the last batch is shorter.
 
         Scenes are sampled in large blocks, which is efficient on a GPU.
         """
         block = max(batch_size, (_BLOCK // batch_size) * batch_size)
-        for begin in range(first, self.n, block):
+        for begin in range(0, self.n, block):
             scenes = self.scenes(range(begin, min(begin + block, self.n)), device)
             for row in range(0, len(scenes), batch_size):
-                part = scenes[row : row + batch_size]
-                if len(part) < batch_size and drop_last:
-                    return
-                yield render(part, self.size)
+                yield render(scenes[row : row + batch_size], self.size)
 
 
 def write_scenes(
