@@ -32,10 +32,10 @@ from strop.images import save_image
 from strop.metrics import r2, r2_centred
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
+from strop.optional import require
 from strop.program import Program
 from strop.scenes import object_counts
 from strop.store.encode import encode_corpus
-from strop.store.extras import require
 from strop.store.pictures import write_sheet
 from strop.store.search import Results
 from strop.store.store import open_store
@@ -128,7 +128,7 @@ def search_store(tokenizer: Tokenizer, folder: Path) -> Results:
 
     Writes a contact sheet, `search.html`. `StoreError` if the packages of stores are missing.
     """
-    require("lance")
+    require("lance", StoreError)
     source = folder / "squares"
     for name, image in squares(tokenizer.config.image_size).items():
         save_image(source / f"{name}.png", image)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
@@ -26,6 +27,7 @@ EXTRAS = {
 
 def require(package: str, error: type[StropError]) -> Any:
     """The module `package`; `error` with the install line if it is not installed."""
+    os.environ.setdefault("LANCE_LOG", "error")  # it warns that a new store does not exist yet
     try:
         return import_module(package)
     except ImportError as missing:

@@ -497,19 +497,12 @@ class Program:
     def _header(self) -> dict[str, Any]:
         return {key: getattr(self, key) for key in _HEADER}
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        batch = self.to("cpu").as_batch()
-        for row in range(len(batch)):
-            length = int(batch.lengths[row])
-            codes = batch.codes[row].tolist()
-            yield {
-                "name": batch.names[row] if batch.names else None,
-                "length": length,
-                "codes": codes[:length],
-                "rest": codes[length:],
-                "erased": batch.erased[row].nonzero().flatten().tolist(),
-                **({} if batch.quality is None else {"quality": batch.quality[row].item()}),
-            }
+    def _rows(self) -> list[dict[str, Any]]:
+        # JSON takes names that Arrow does not.
+        rows = replace(self, names=(), check=False).to_arrow().to_pylist()
+        for row, name in zip(rows, self.names, strict=False):
+            row["name"] = name
+        return rows
 
 
 def loads_as(path: PathLike) -> str:

@@ -35,6 +35,7 @@ from strop.cli.console import (
     print_json,
     progress_bars,
     say,
+    show,
 )
 from strop.errors import ConfigError, FormatError, ModelError, StropError
 from strop.files import atomic_path, format_tag
@@ -202,11 +203,9 @@ def _encode_store(
         report = encode_corpus(
             data, output, model=model, device=device, rule=rule, progress=progress, **options
         )
-    if as_json:
-        print_json(asdict(report))
-    else:
-        known = f", which has {report.known:,} already" if report.known else ""
-        say(f"Wrote {report.encoded:,} of {report.images:,} programs to {report.store}{known}")
+    known = f", which has {report.known:,} already" if report.known else ""
+    wrote = f"Wrote {report.encoded:,} of {report.images:,} programs to {report.store}{known}"
+    show(as_json, asdict(report), wrote)
     if report.below_quality:
         say(f"{_below(report.below_quality, report.encoded, rule)}.")
     if report.elsewhere is not None:
@@ -254,10 +253,8 @@ def interpret(
     }
     with atomic_path(output) as temporary:
         save_file({"field": field.contiguous()}, temporary, metadata=metadata)
-    if as_json:
-        print_json({"programs": len(program), "field": list(field.shape), "output": str(output)})
-    else:
-        say(f"Wrote {tuple(field.shape)} to {output}")
+    facts = {"programs": len(program), "field": list(field.shape), "output": str(output)}
+    show(as_json, facts, f"Wrote {tuple(field.shape)} to {output}")
 
 
 def decode(
@@ -281,10 +278,8 @@ def decode(
                 stem = Path(program.names[number]).stem if program.names else "program"
                 save_image(output / f"{number:0{width}d}-{stem}.png", picture)
                 number += 1
-    if as_json:
-        print_json({"pictures": number, "output": str(output)})
-    else:
-        say(f"Wrote {plural(number, 'picture')} to {output}")
+    facts = {"pictures": number, "output": str(output)}
+    show(as_json, facts, f"Wrote {plural(number, 'picture')} to {output}")
 
 
 def _load(

@@ -93,6 +93,14 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
+def show(as_json: bool, facts: Any, line: str) -> None:
+    """Facts as JSON on stdout, or one line on stderr."""
+    if as_json:
+        print_json(facts)
+    else:
+        say(line)
+
+
 def load_model(name: str | None, device: str | None, engine: str = "torch") -> Tokenizer:
     """Load the model given by --model on the device given by --device, run by --engine."""
     from strop.model.checkpoint import load

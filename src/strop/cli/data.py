@@ -20,7 +20,7 @@ from strop.cli.console import (
     out,
     print_json,
     progress_bars,
-    say,
+    show,
 )
 from strop.cli.train import features
 from strop.data.check import CheckReport, check_dataset
@@ -61,10 +61,8 @@ def scenes(
             workers=workers,
             progress=progress,
         )
-    if as_json:
-        print_json({"scenes": n, "output": str(folder), "descriptions": str(written)})
-    else:
-        say(f"Wrote {n} scenes; their descriptions are in {written}")
+    facts = {"scenes": n, "output": str(folder), "descriptions": str(written)}
+    show(as_json, facts, f"Wrote {n} scenes; their descriptions are in {written}")
 
 
 @app.command()
@@ -95,24 +93,16 @@ def pack(
     """Write a dataset as raw uint8 that loads without decoding. Its spec is `packed:DIR`."""
     with progress_bars() as progress:
         report = pack_dataset(data, folder, size, fit, workers, progress)
-    if as_json:
-        print_json(
-            {
-                "records": report.count,
-                "size": report.size,
-                "parts": list(report.parts),
-                "bytes": report.bytes,
-                "output": str(report.path),
-                "skipped": [
-                    {"index": index, "reason": reason} for index, reason in report.broken.items()
-                ],
-            }
-        )
-    else:
-        say(
-            f"Wrote {report.count} records of {report.size} px ({', '.join(report.parts)}) to "
-            f"{report.path}: {report.bytes / 2**20:,.0f} MiB"
-        )
+    facts = {
+        "records": report.count,
+        "size": report.size,
+        "parts": list(report.parts),
+        "bytes": report.bytes,
+        "output": str(report.path),
+        "skipped": [{"index": at, "reason": reason} for at, reason in report.broken.items()],
+    }
+    wrote = f"Wrote {report.count} records of {report.size} px ({', '.join(report.parts)}) to "
+    show(as_json, facts, wrote + f"{report.path}: {report.bytes / 2**20:,.0f} MiB")
     if report.broken:
         fail("skipped", report.broken.values())
 

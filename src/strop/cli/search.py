@@ -19,6 +19,7 @@ from strop.cli.console import (
     print_json,
     progress_bars,
     say,
+    show,
 )
 from strop.cli.store import StorePath, Version
 from strop.errors import StoreError
@@ -50,10 +51,8 @@ def index(
     opened = _open(store, version, model, device)
     with progress_bars() as progress:
         added = build_index(opened, rebuild=rebuild, progress=progress)
-    if as_json:
-        print_json({"store": opened.path, "programs": len(opened), "indexed": added})
-    else:
-        say(f"Indexed {added:,} of {len(opened):,} programs of {opened.path}")
+    facts = {"store": opened.path, "programs": len(opened), "indexed": added}
+    show(as_json, facts, f"Indexed {added:,} of {len(opened):,} programs of {opened.path}")
 
 
 def search(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.progress import Progress, no_progress
 from strop.store.corpus import Corpus
 from strop.store.encoder import Job, Reject
-from strop.store.engines import Slice, encode_locally, encode_with_ray, slices_of
+from strop.store.engines import encode_locally, encode_with_ray, slices_of
 from strop.store.schema import StoreInfo
 from strop.store.store import VERSIONS, below
 from strop.store.writer import Writer
@@ -134,16 +133,9 @@ def encode_corpus(
             retry=retry,
             storage_options=storage_options,
         )
-        missing = writer.missing(corpus.keys)
-        known = len(corpus) - int(missing.sum())
+        rows = np.flatnonzero(writer.missing(corpus.keys))
+        known = len(corpus) - len(rows)
         elsewhere = writer.from_elsewhere(corpus.keys, corpus.source_of)
-        names: deque[str] = deque()
-
-        def slices() -> Iterator[Slice]:
-            for part in slices_of(np.flatnonzero(missing), slice_size):
-                names.append(_slice_name(corpus, part[0] // slice_size, slice_size))
-                yield part
-
         seen = known
 
         def done(count: int) -> None:
@@ -152,16 +144,17 @@ def encode_corpus(
             progress("encoding", seen, len(corpus))
 
         if engine == "ray":
-            results = encode_with_ray(job, slices(), address=address, done=done)
+            results = encode_with_ray(job, slices_of(rows, slice_size), address=address, done=done)
         else:
-            results = encode_locally(job, tokenizer, slices(), workers=workers, done=done)
+            slices = slices_of(rows, slice_size)
+            results = encode_locally(job, tokenizer, slices, workers=workers, done=done)
         encoded = rejected = short = 0
         goal = rule.goal(tokenizer.config) or 0
         rejects: list[Reject] = []
-        for result in results:
+        for part, result in zip(slices_of(rows, slice_size), results, strict=True):
             # Rejects come first: if this process ends between the two, they are noted again.
             writer.reject(result.rejects)
-            encoded += writer.append(result.rows, names.popleft())
+            encoded += writer.append(result.rows, _slice_name(corpus, part[0], slice_size))
             rejected += len(result.rejects)
             short += int((result.rows["quality"].drop_null().to_numpy() < goal).sum())
             rejects += result.rejects[: MAX_REJECTS - len(rejects)]
@@ -225,6 +218,7 @@ def _portable(model: str) -> str:
     return str(folder.resolve()) if is_folder else model
 
 
-def _slice_name(corpus: Corpus, number: int, size: int) -> str:
+def _slice_name(corpus: Corpus, row: int, size: int) -> str:
     """The same for the same images at the same place of the data."""
+    number = row // size
     return f"{number}-{digest(corpus.keys[number * size : (number + 1) * size])}"

@@ -20,11 +20,11 @@ from strop.errors import StoreError
 from strop.model.checkpoint import load
 from strop.model.graph_engine import use_graphs
 from strop.model.tokenizer import Tokenizer
+from strop.optional import require
 from strop.pool import DeadWorkerError, Pool, cores, default_context
 from strop.prefetch import map_ahead
 from strop.store.corpus import Item
 from strop.store.encoder import Job, Part
-from strop.store.extras import require
 
 _CHUNK = 8  # images in a task of a CPU worker
 _RETRIES = 8  # of a task of Ray, whose process or machine may go away for other reasons
@@ -179,7 +179,7 @@ def encode_with_ray(
 
     address  of a cluster; "auto" finds the one of this machine, None starts one here
     """
-    ray = require("ray")
+    ray = require("ray", StoreError)
     if not ray.is_initialized():
         # Without an address, Ray would connect to any cluster that it finds on this machine.
         ray.init(address=address or "local", log_to_driver=False, include_dashboard=False)

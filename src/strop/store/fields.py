@@ -138,15 +138,9 @@ def _part() -> tuple[int, int]:
     """The number of this worker of this process among all, and how many there are."""
     ready = distributed.is_available() and distributed.is_initialized()
     rank, ranks = (distributed.get_rank(), distributed.get_world_size()) if ready else (0, 1)
-    worker = get_worker_info()
-    return (
-        (rank, ranks)
-        if worker is None
-        else (
-            rank * worker.num_workers + worker.id,
-            ranks * worker.num_workers,
-        )
-    )
+    if (worker := get_worker_info()) is None:
+        return rank, ranks
+    return rank * worker.num_workers + worker.id, ranks * worker.num_workers
 
 
 def _on(model: Tokenizer, device: str | torch.device | None) -> Tokenizer:

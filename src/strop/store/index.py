@@ -20,10 +20,10 @@ from torch import Tensor
 
 from strop.errors import FormatError, StoreError, parsing
 from strop.files import check_format, exclusive, format_tag
+from strop.optional import require
 from strop.prefetch import map_ahead
 from strop.progress import Progress, no_progress
 from strop.store.descriptor import REMEDY, Descriptor, pool
-from strop.store.extras import require
 from strop.store.schema import CHECK, DATA_STORAGE_VERSION, read_programs
 from strop.store.store import Store, below, open_table, reading
 
@@ -124,7 +124,7 @@ class Index:
             "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
         }
         table = pa.table(columns).cast(schema)
-        lance = require("lance")
+        lance = require("lance", StoreError)
         self._table = lance.write_dataset(
             table, self._path, mode="append", storage_options=self._store.storage_options
         )
@@ -209,7 +209,7 @@ def create_table(store: Store, descriptor: Descriptor, mode: str = "create") -> 
         {"row": pa.uint64(), CHECK: pa.uint32(), "vector": vector},
         metadata={METADATA: json.dumps(values).encode()},
     )
-    require("lance").write_dataset(
+    require("lance", StoreError).write_dataset(
         schema.empty_table(),
         below(store.path, INDEX),
         mode=mode,

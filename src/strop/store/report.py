@@ -125,20 +125,14 @@ def _program_rows(store: Store) -> Iterator[pa.Table]:
         "codebook_size": store.info.codebook_size,
         "model": store.info.codes,
     }
-    integers = pa.list_(pa.int32())
     others = [name for name in store.columns if name not in ("key", "codes", "length")]
     for batch in store.batches(batch=1 << 16):
         table = pa.Table.from_batches([batch])
-        unused = [[0] * (store.info.capacity - length) for length in table["length"].to_pylist()]
-        columns = {
-            "name": table["key"],
-            "length": table["length"].cast(pa.int32()),
-            "codes": table["codes"].cast(integers),
-            "rest": pa.array(unused, integers),
-            "erased": pa.array([[]] * len(table), integers),
-            **{name: table[name] for name in others},
-        }
-        yield pa.table(columns).replace_schema_metadata({"strop": json.dumps(header)})
+        rows = read_programs(table, store.info, store.path).to_arrow()
+        rows = rows.select(["name", "length", "codes", "rest", "erased"])
+        for name in others:
+            rows = rows.append_column(name, table[name])
+        yield rows.replace_schema_metadata({"strop": json.dumps(header)})
 
 
 def _spread(values: np.ndarray) -> dict[str, float] | None:

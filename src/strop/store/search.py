@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.store.code_query import rows_with
 from strop.store.descriptor import Descriptor
-from strop.store.index import fields_of, find_index, fit_descriptor
+from strop.store.index import Index, fields_of, find_index, fit_descriptor
 from strop.store.schema import DAMAGED
 
 if TYPE_CHECKING:
@@ -158,21 +158,8 @@ def _matches(
     return torch.cat(scores).cpu().numpy(), windows
 
 
-class Searchable(Protocol):
-    """What a search needs: `Index`, or the vectors of a small store in memory."""
-
-    rows: int
-
-    @property
-    def descriptor(self) -> Descriptor: ...
-
-    def nearest(self, vector: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def vectors(self, rows: np.ndarray) -> Tensor: ...
-
-
-class _Memory:
-    """The vectors of a small store, computed when they are first needed."""
+class Memory:
+    """The vectors of a small store, in place of its index."""
 
     def __init__(self, store: Store) -> None:
         self.descriptor = fit_descriptor(store).to(store.model.device)
@@ -190,7 +177,7 @@ class _Memory:
         return self._vectors[torch.as_tensor(rows, device=self._vectors.device)]
 
 
-def _index(store: Store) -> Searchable:
+def _index(store: Store) -> Index | Memory:
     """The index of a store, or its vectors in memory if it is small."""
     if store.index is None:
         store.index = find_index(store)
@@ -202,12 +189,12 @@ def _index(store: Store) -> Searchable:
                 f"The store {store.path} has {len(store):,} programs and no index.",
                 f"Build it: strop index {store.path}",
             )
-        store.index = _Memory(store)
+        store.index = Memory(store)
     return store.index
 
 
 def _nearest(
-    index: Searchable, vector: Tensor, k: int, among: np.ndarray | None, own: int | None
+    index: Index | Memory, vector: Tensor, k: int, among: np.ndarray | None, own: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The `k` rows whose vectors are nearest, and their cosines; all of `among` are compared.
 

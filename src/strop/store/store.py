@@ -16,8 +16,8 @@ from strop.files import PathLike
 from strop.listing import expand
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
+from strop.optional import require
 from strop.program import SUFFIXES, Program
-from strop.store.extras import require
 from strop.store.schema import CHECK, COLUMNS, DAMAGED, damaged_rows, read_info, read_programs
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from strop.images import ImageLike
     from strop.store.fields import Fields
-    from strop.store.search import Box, Results, Searchable
+    from strop.store.index import Index
+    from strop.store.search import Box, Memory, Results
 
 REJECTS = "rejects"
 """The folder of a store with the table of images that could not be read."""
@@ -80,7 +81,7 @@ class Store:
         self.info = read_info(self.dataset.schema, path)
         self._model: Tokenizer | None = None
         self._verified: set[int] = set()
-        self.index: Searchable | None = None
+        self.index: Index | Memory | None = None
         self._measure()
         if model is not None:
             self.model = model
@@ -226,7 +227,7 @@ class Store:
 
     def to_hf(self, columns: Sequence[str] | None = None) -> Any:
         """All rows as a `datasets.Dataset`."""
-        return require("datasets").Dataset(self.to_arrow(columns))
+        return require("datasets", StoreError).Dataset(self.to_arrow(columns))
 
     def fields(
         self,
@@ -309,7 +310,7 @@ class Store:
         `store.sql("select key, length from programs where length > 40 order by quality")`. The
         query cannot reach files or the network.
         """
-        duckdb = require("duckdb")
+        duckdb = require("duckdb", StoreError)
         with duckdb.connect(config={"enable_external_access": "false"}) as connection:
             connection.register("programs", _Stream(self))
             connection.register("rejects", self.rejects)
@@ -356,7 +357,7 @@ def is_store(path: PathLike) -> bool:
 
 def open_table(path: str, storage_options: dict[str, str] | None = None) -> lance.LanceDataset:
     """The Lance dataset at `path`; `StoreError` if there is none."""
-    lance = require("lance")
+    lance = require("lance", StoreError)
     if "://" not in path and expand(path).is_file():
         raise StoreError(
             f"{path} is a file, not a store.",

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from strop.errors import StoreError
-from strop.store.extras import require
+from strop.optional import require
 from strop.store.schema import (
     DATA_STORAGE_VERSION,
     StoreInfo,
@@ -77,7 +77,7 @@ class Writer:
 
     def append(self, rows: pa.Table, name: str) -> int:
         """Commit rows, without their checks, as the slice `name`. Returns how many were new."""
-        require("lance")
+        require("lance", StoreError)
         import lance
         from lance.fragment import write_fragments
 
@@ -160,7 +160,7 @@ class Writer:
             "mode": "overwrite" if overwrite else "create",
         }
         try:
-            return require("lance").write_dataset(schema.empty_table(), path, **options)
+            return require("lance", StoreError).write_dataset(schema.empty_table(), path, **options)
         except OSError as error:
             if "already exists" not in str(error):
                 raise
