@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -68,11 +67,11 @@ class Index:
         """Whether the vectors are those of the programs that the store holds now."""
         if self.rows > len(self._store):
             return False
-        for batch in self._batches([CHECK]):
-            first = batch["row"].to_numpy()
-            rows = self._store.dataset.take(first.tolist(), columns=[CHECK])
-            if not np.array_equal(rows[CHECK].to_numpy(), batch[CHECK].to_numpy()):
-                return False
+        with reading(self._path, REMEDY):
+            for batch in self._table.to_batches(columns=["row", CHECK]):
+                rows = batch["row"].to_numpy()
+                if not np.array_equal(_checks(self._store, rows), batch[CHECK].to_numpy()):
+                    return False
         return True
 
     def nearest(self, vector: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +94,9 @@ class Index:
         with reading(self._path, REMEDY):
             table = self._table.take(rows.tolist(), columns=["vector", CHECK])
         self._confirm(rows, table[CHECK].to_numpy())
-        return _vectors(table["vector"])
+        joined = table["vector"].combine_chunks()
+        vectors = joined.flatten().to_numpy().reshape(len(rows), -1)
+        return torch.from_numpy(vectors.astype(np.float32))
 
     def add(self, progress: Progress = no_progress) -> int:
         """Add the vectors of the rows that the index lacks. Returns how many those were."""
@@ -148,14 +149,10 @@ class Index:
         self._table = open_table(self._path, self._store.storage_options)
         self._table.cleanup_old_versions(older_than=_READERS)
 
-    def _batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with reading(self._path, REMEDY):
-            yield from self._table.to_batches(columns=["row", *columns])
-
     def _confirm(self, rows: np.ndarray, checks: np.ndarray) -> None:
         """Refuse vectors of programs that are no longer in the store."""
         inside = (rows < len(self._store)).all()
-        if not inside or not np.array_equal(_checks(self._store, rows).to_numpy(), checks):
+        if not inside or not np.array_equal(_checks(self._store, rows), checks):
             raise StoreError(
                 f"The index of {self._store.path} is of other programs than the store holds now.",
                 f"Build it again: strop index {self._store.path}",
@@ -233,12 +230,6 @@ def fields_of(store: Store, table: pa.Table) -> Iterator[Tensor]:
         yield store.model.interpret(program[start : start + _BATCH])
 
 
-def _checks(store: Store, rows: np.ndarray) -> Any:
+def _checks(store: Store, rows: np.ndarray) -> np.ndarray:
     with reading(store.path):
-        return store.dataset.take(rows.tolist(), columns=[CHECK])[CHECK]
-
-
-def _vectors(column: pa.ChunkedArray) -> Tensor:
-    joined = column.combine_chunks()
-    width = joined.type.list_size
-    return torch.from_numpy(joined.flatten().to_numpy().reshape(-1, width).astype(np.float32))
+        return store.dataset.take(rows.tolist(), columns=[CHECK])[CHECK].to_numpy()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
 
 from strop.config import from_dict, to_dict
 from strop.errors import ConfigError, FormatError, StoreError, parsing
@@ -123,14 +122,12 @@ def read_programs(table: pa.Table, info: StoreInfo, source: object) -> Program:
     if not np.array_equal(np.diff(offsets), lengths.numpy()):
         raise FormatError(f"The rows of {source} do not agree in length.", DAMAGED)
     codes = torch.zeros(len(table), info.capacity, dtype=torch.int64)
-    active = _prefix(lengths, info.capacity)
+    active = torch.arange(info.capacity) < lengths[:, None]
     try:
         codes[active] = torch.from_numpy(flat[offsets[0] : offsets[-1]].astype(np.int64))
-        quality = table["quality"] if "quality" in table.column_names else None
-        if quality is not None and quality.null_count:
-            quality = None
+        known = "quality" in table.column_names and not table["quality"].null_count
         return Program(
-            quality=None if quality is None else torch.tensor(quality.to_numpy()),
+            quality=torch.tensor(table["quality"].to_numpy()) if known else None,
             codes=codes,
             lengths=lengths,
             codebook_size=info.codebook_size,
@@ -215,10 +212,6 @@ def _valid(values: pa.Array, hashes: np.ndarray) -> np.ndarray:
 
 def _weights(position: np.ndarray) -> np.ndarray:
     return mix(position) | np.uint64(1)
-
-
-def _prefix(lengths: Tensor, capacity: int) -> Tensor:
-    return torch.arange(capacity) < lengths[:, None]
 
 
 def _one_chunk(column: Any) -> pa.Array:

@@ -81,7 +81,7 @@ class Writer:
         import lance
         from lance.fragment import write_fragments
 
-        rows = with_checks(rows.cast(self._schema_without_check()))
+        rows = with_checks(rows.cast(self._schema.remove(len(self._schema) - 1)))
         rows = rows.replace_schema_metadata(self._schema.metadata)
         written = None
         while True:
@@ -126,16 +126,13 @@ class Writer:
             return
         table = pa.Table.from_pylist(rows, REJECTS_SCHEMA)
         self._create(below(self.path, REJECTS), REJECTS_SCHEMA).insert(table)
-        self._rejected = _merged(self._rejected, key_hashes(table["key"]))
+        self._rejected = np.sort(np.concatenate([self._rejected, key_hashes(table["key"])]))
 
     def clean(self) -> None:
         """Remove old versions of the table. Their rows are in the newest, too."""
         self._table.cleanup_old_versions(
             older_than=timedelta(0), retain_versions=_KEPT_VERSIONS, delete_unverified=False
         )
-
-    def _schema_without_check(self) -> pa.Schema:
-        return self._schema.remove(len(self._schema) - 1)
 
     def _open(self, overwrite: bool = False, forget_rejects: bool = False) -> None:
         self._table = self._create(self.path, self._schema, overwrite)
@@ -225,7 +222,3 @@ def _contains(known: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         return np.zeros(len(hashes), dtype=bool)
     places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
     return known[places] == hashes
-
-
-def _merged(known: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    return np.sort(np.concatenate([known, hashes]), kind="stable")
