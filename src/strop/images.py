@@ -373,12 +373,13 @@ def source_box(width: int, height: int, fit: Fit) -> tuple[int, int, int, int]:
     return left, top, left + side, top + side
 
 
-def fit_square(images: Tensor, size: int, fit: Fit = "squash") -> Tensor:
+def fit_square(images: Tensor, size: int, fit: Fit = "squash", *, in_bytes: bool = False) -> Tensor:
     """uint8 `(..., 3, H, W)` to `(..., 3, size, size)`, antialiased.
 
     `squash` keeps the whole picture but not its aspect ratio. `crop` scales the short side to
     `size` and keeps the centre. `pad` scales the long side to `size` and fills the rest with
-    `PAD_COLOUR`; `content_box` tells where the picture is.
+    `PAD_COLOUR`; `content_box` tells where the picture is. `in_bytes` resizes bytes, which is
+    several times as fast as floats and rounds differently.
     """
     height, width = images.shape[-2:]
     if (height, width) == (size, size):
@@ -388,10 +389,13 @@ def fit_square(images: Tensor, size: int, fit: Fit = "squash") -> Tensor:
     def window(top: int, bottom: int, left: int, right: int) -> Tensor:
         return flat[..., top:bottom, left:right]
 
-    return _fit(window, height, width, size, fit).reshape(*images.shape[:-2], size, size)
+    square = _fit(window, height, width, size, fit, in_bytes)
+    return square.reshape(*images.shape[:-2], size, size)
 
 
-def _fit(window: Window, height: int, width: int, size: int, fit: Fit) -> Tensor:
+def _fit(
+    window: Window, height: int, width: int, size: int, fit: Fit, in_bytes: bool = False
+) -> Tensor:
     left, top, right, bottom = source_box(width, height, fit)
 
     def kept(a: int, b: int, c: int, d: int) -> Tensor:
@@ -399,7 +403,10 @@ def _fit(window: Window, height: int, width: int, size: int, fit: Fit) -> Tensor
 
     box = content_box(width, height, size, fit)
     shape = (box[3] - box[1], box[2] - box[0])
-    picture = _resize(kept, bottom - top, right - left, *shape)
+    if in_bytes:
+        picture = interpolate(window(top, bottom, left, right), *shape)
+    else:
+        picture = _resize(kept, bottom - top, right - left, *shape)
     if shape == (size, size):
         return picture
     square = picture.new_tensor(PAD_COLOUR)[:, None, None].repeat(

@@ -13,7 +13,7 @@ import numpy as np
 
 from strop.data.layout import found
 from strop.data.loader import Loader
-from strop.data.packed import DTYPES, KIND, META, OFFSETS, RECORDS, VERSION, PackedDataset
+from strop.data.packed import KIND, META, OFFSETS, RECORDS, TYPES, VERSION, PackedDataset
 from strop.data.record import PARTS, Batch
 from strop.data.spec import open_dataset
 from strop.errors import DataError, parsing
@@ -192,7 +192,7 @@ class _Writer:
             value = arrays[part]
             assert value is not None
             values = value.numpy()
-            kept = values.astype(DTYPES[part])
+            kept = values.astype(TYPES[part][0])
             if part == "instance" and (kept != values).any():
                 raise DataError(
                     f"An instance mask among {batch.names[0]} ... has ids above 65535.",

@@ -27,22 +27,15 @@ META = "meta.json"
 RECORDS = "records.jsonl"
 OFFSETS = "records.i64"
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "image": np.dtype(np.uint8),
-    "semantic": np.dtype(np.uint8),
-    "instance": np.dtype("<u2"),
-    "labels": np.dtype(np.uint8),
-    "depth": np.dtype("<f4"),
-    "valid": np.dtype(np.uint8),
+TYPES: dict[str, tuple[np.dtype[Any], torch.dtype]] = {
+    "image": (np.dtype("u1"), torch.uint8),
+    "semantic": (np.dtype("u1"), torch.int64),
+    "instance": (np.dtype("<u2"), torch.int64),
+    "labels": (np.dtype("u1"), torch.bool),
+    "depth": (np.dtype("<f4"), torch.float32),
+    "valid": (np.dtype("u1"), torch.bool),
 }
-"""The stored type of each part."""
-
-_MEMORY = {
-    "semantic": torch.int64,
-    "instance": torch.int64,
-    "labels": torch.bool,
-    "valid": torch.bool,
-}
+"""The type of each part in its file and in a record."""
 
 
 class PackedDataset:
@@ -116,7 +109,7 @@ class PackedDataset:
     def _map(self, part: str) -> np.ndarray:
         square = (self.size, self.size)
         shape = {"image": (3, *square), "labels": (len(self.label_names),)}.get(part, square)
-        return _open(self._root / f"{part}.bin", DTYPES[part], (self._count, *shape))
+        return _open(self._root / f"{part}.bin", TYPES[part][0], (self._count, *shape))
 
     def _about(self, index: int) -> dict[str, Any]:
         line = self._records[self._offsets[index] : self._offsets[index + 1]].tobytes()
@@ -153,7 +146,6 @@ def _gather(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _tensor(part: str, values: np.ndarray) -> Tensor:
-    tensor = torch.from_numpy(values)
     if values.dtype == np.uint16:  # torch supports few conversions of it
-        tensor = torch.from_numpy(values.astype(np.int32))
-    return tensor.to(_MEMORY.get(part, tensor.dtype))
+        values = values.astype(np.int32)
+    return torch.from_numpy(values).to(TYPES[part][1])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from strop.data.decode import nearest
 from strop.data.record import VOID, Record
-from strop.images import PAD_COLOUR, Fit, content_box, fit_square, interpolate, source_box
+from strop.images import Fit, content_box, fit_square, source_box
 
 Resize = Literal["exact", "fast"]
 
@@ -52,14 +52,6 @@ def fit_record(record: Record, size: int, fit: Fit = "squash", resize: Resize = 
         y = (y - top + 0.5) * (y1 - y0) / (bottom - top) - 0.5 + y0
         return {**entry, "pixel_coords": [x, y, *rest]}
 
-    if resize == "fast":
-        picture = interpolate(record.image[:, top:bottom, left:right], y1 - y0, x1 - x0)
-        image = picture
-        if fit == "pad":
-            image = torch.tensor(PAD_COLOUR, dtype=torch.uint8)[:, None, None].repeat(1, size, size)
-            image[:, y0:y1, x0:x1] = picture
-    else:
-        image = fit_square(record.image, size, fit)
     valid = record.valid
     if fit == "pad" and valid is None:
         valid = torch.ones(height, width, dtype=torch.bool)
@@ -68,7 +60,7 @@ def fit_record(record: Record, size: int, fit: Fit = "squash", resize: Resize = 
         scene = {**scene, "objects": [move(entry) for entry in scene["objects"]]}
     return replace(
         record,
-        image=image,
+        image=fit_square(record.image, size, fit, in_bytes=resize == "fast"),
         semantic=window(record.semantic, VOID),
         instance=window(record.instance, 0),
         depth=window(record.depth, 0),
