@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import torch
 
-from strop.store.encoder import Part
-from strop.store.engines import Task, _map
+import strop
+from strop.store.corpus import Corpus
+from strop.store.encoder import Job, Part
+from strop.store.engines import Task, _map, encode_locally, slices_of
 
 TASKS: list[Task] = [([2 * number, 2 * number + 1], None) for number in range(30)]
 """More than two workers are given at once."""
@@ -48,3 +54,28 @@ def test_an_image_that_ends_its_process_is_rejected(number):
     whole = Part.joined(results)
     assert whole.rows["key"].to_pylist() == [other for other in range(60) if other != number]
     assert [reject["reason"] for reject in whole.rejects] == ["exit code -9, SIGKILL"]
+
+
+def test_reading_workers_feed_a_device(photos, model):
+    """The way of a GPU: workers read, a thread encodes; rows and rejects are those of a CPU."""
+    tokenizer = strop.load(model, device="cpu")
+    device = SimpleNamespace(device=torch.device("meta"), encode=tokenizer.encode)
+    corpus, config = Corpus([str(photos)]), tokenizer.config
+    codes, size, fit = tokenizer.identity.codes, config.image_size, config.fit
+    job = Job(corpus=corpus, model=model, codes=codes, size=size, fit=fit, options={}, batch=4)
+
+    def encode(where: object, workers: int, done: list[int]) -> Iterator[Part]:
+        slices = slices_of(range(len(corpus)), 11)
+        return encode_locally(job, where, slices, workers=workers, done=done.append)
+
+    expected = list(encode(tokenizer, 0, []))
+    for workers in (0, 2):
+        done: list[int] = []
+        found = list(encode(device, workers, done))
+        assert [part.rows for part in found] == [part.rows for part in expected]
+        assert [part.rejects for part in found] == [part.rejects for part in expected]
+        assert (sum(done), max(done)) == (30, 4)
+    results = encode(device, 2, [])
+    next(results)
+    results.close()
+    assert multiprocessing.active_children() == []
