@@ -213,9 +213,15 @@ def test_a_bundled_model_gives_the_same_programs(model, name):
     random = torch.Generator().manual_seed(1)
     coarse = torch.rand(8, 3, 12, 12, generator=random)
     images = nn.functional.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1)
-    programs = [strop.load(model, engine=each).encode(images) for each in ("torch", name)]
-    assert (programs[0].codes == programs[1].codes).float().mean() > 0.999
-    assert torch.equal(programs[0].lengths, programs[1].lengths)
+    plain, fast = (strop.load(model, engine=each) for each in ("torch", name))
+    expected, found = plain.encode(images), fast.encode(images)
+    assert torch.equal(expected.lengths, found.lengths)
+    differ = expected.codes != found.codes
+    assert differ.float().mean() < 0.005
+    # Another order of sums may only choose between codes that are equally near up to rounding.
+    z, codebook = plain.analyse(images).z, plain.quantizer.codebook
+    nearness = [(z * codebook[each.codes]).sum(dim=-1) for each in (expected, found)]
+    assert (nearness[0] - nearness[1])[differ].abs().lt(1e-4).all()
 
 
 @pytest.mark.gpu
