@@ -71,7 +71,7 @@ def speed() -> str:
     return (
         f"`encode` on one {gpu['machine']['device']}: {gpu['setting']}, from uint8 on the device, "
         f"half precision, compiled{', in CUDA graphs' if gpu.get('graphs') else ''}.\n\n"
-        + table(["batch", "teacher alone, img/s", "encode, img/s", "time ratio"], rows)
+        + table(["batch", "teacher alone, img/s", "encode, img/s", "encode / teacher time"], rows)
         + (f"\n\n{percentiles(latency)}" if latency else "")
         + f"\n\nOn {cpu['machine']['cores']} CPU cores, `encode` takes "
         f"{last['encode_over_teacher_time']:.2f} times as long as the teacher alone at batch "
@@ -106,7 +106,7 @@ def cost() -> str:
     return (
         f"At {rate:,.0f} images per second, one {gpu['machine']['device']} encodes a million "
         f"images in {60 * hours[10**6]:.1f} minutes and a billion in {hours[10**9]:,.0f} hours, "
-        "provided that they are read as fast."
+        "if the input pipeline keeps up."
     )
 
 
@@ -193,7 +193,7 @@ def encoders() -> str:
             for row in found["others"]["rows"]
         ]
         header = ["", "batch", "relative time"] + ["img/s"] * (device == "cuda")
-        threads = f", {found['threads']} thread(s)" if device == "cpu" else ""
+        threads = f", threads: {found['threads']}" if device == "cpu" else ""
         parts.append(f"{found['machine']['device']}{threads}:\n\n{table(header, rows)}")
     return "\n\n".join(parts) or "Not measured yet: run `python benchmarks/encode.py others`."
 
@@ -541,7 +541,7 @@ def corpus_latency() -> str:
     return (
         f"Median latency on {found['machine']['cores']} CPU cores. Programs and vectors are "
         "synthetic, drawn from the statistics of real ones. A search also interprets the query, "
-        "and for a region the candidates. Building the index does not include interpreting the "
+        "and for a region the candidates. The time to build the index excludes interpreting the "
         f"programs:\n\n{table(header, rows)}"
     )
 
@@ -684,7 +684,7 @@ def corpus_kills() -> str:
     return (
         "Encoders that were killed with SIGKILL at random moments, after which the same command "
         f"continued ({found['images']} images per store):\n\n"
-        + table(["engine", "killed", "times", "rows lost", "doubled", "different"], rows)
+        + table(["engine", "killed", "times", "rows lost", "duplicated", "changed"], rows)
     )
 
 
@@ -712,7 +712,7 @@ def entropy() -> str:
         found = result(path.stem)
         coded, name = found["coded"], f"`{found['model']}`"
         parts.append(
-            f"{name}: {coded['bytes_per_image']:.1f} bytes an image with its length, "
+            f"{name}: {coded['bytes_per_image']:.1f} bytes per image, including its length, "
             f"{100 * coded['of_fixed_rate']:.1f} % of {coded['fixed_bytes_per_image']:.1f} bytes "
             f"at a fixed rate ({coded['images']:,} images of `{label(found['data'])}`; the prior "
             f"takes {found['prior_bytes'] / 1000:.0f} KB)."
