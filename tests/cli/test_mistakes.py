@@ -81,9 +81,13 @@ MISTAKES = [
     ("inspect photos --no-browser --host 0.0.0.0", "Give --token with a secret"),
     # Missing packages.
     ("inspect photos --no-browser", "pip install 'strop[inspect]'", "fastapi"),
-    ("train strop-xs --data photos --log wandb", "Run `pip install wandb`", "wandb"),
+    ("train strop-xs --data photos --log wandb", "Install it with: pip install wandb.", "wandb"),
     ("encode photos -o programs.lance", "pip install 'strop[store]'", "lance"),
-    ("train strop-xs --data photos --teacher timm:vit_tiny", "Run `pip install timm`", "timm"),
+    (
+        "train strop-xs --data photos --teacher timm:vit_tiny",
+        "Install it with: pip install timm.",
+        "timm",
+    ),
 ]
 """A command line, what the message says, and the name of a package that is missing."""
 PACKAGES = {"fastapi", "wandb", "lance", "timm"}
