@@ -666,13 +666,13 @@ def _centred_r2(made: Tensor, true: Tensor) -> float:
 
 def _pca_curve(fitted: Tensor, held: Tensor) -> list[list[float]]:
     """[bytes, R²] of quantized PCA of whole fields; the better of joint and separable PCA."""
-    from strop.analysis.baselines.pca import _allocate, _interpret, _joint, _separable
+    from strop.analysis.baselines.pca import _allocate, _interpret, joint, separable
 
     mean = fitted.float().mean(dim=0)
     around = (fitted[::2] - mean.half()).float()  # half of them: the joint PCA takes long
     choosing, around = around[:256], around[256:]
     best: dict[int, float] = {}
-    for transform in (_separable(around), _joint(around)):
+    for transform in (separable(around), joint(around)):
         spread = transform.forward(choosing).square().mean(dim=0).sqrt()
         for size in (40, 56, 72, 88, 104, 128):
             given = _allocate(spread.square(), 8 * size)

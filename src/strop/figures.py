@@ -9,8 +9,10 @@ from torch import Tensor
 from strop.files import PathLike, atomic_path
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:  # for annotations alone: `new_figure` says why matplotlib is not imported here
+    Axes = Figure = Any
 
 # Okabe and Ito's colours, which people who see colours differently can tell apart.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -25,7 +27,7 @@ def new_figure(width: float = 7.0, height: float = 4.0) -> Figure:
     matplotlib is imported here because it is a fifth of the time of `import strop`; and pyplot is
     not used, because a notebook's own figures are none of ours.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 

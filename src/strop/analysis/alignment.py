@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,13 +24,10 @@ from strop.analysis.subject import Subject, encode_fields
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.errors import ModelError
-from strop.figures import MUTED, PALETTE, new_figure, plain_axes
+from strop.figures import MUTED, PALETTE, Figure, new_figure, plain_axes
 from strop.metrics import effective_rank
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Pairs = Iterator[tuple[Tensor, Tensor]]
 HEADLINE = ("cosine", "r2", "r2_centred")

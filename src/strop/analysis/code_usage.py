@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +28,9 @@ from strop.analysis.regions import (
 )
 from strop.analysis.subject import Subject
 from strop.analysis.usage import code_counts
-from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes
+from strop.figures import HEAT, MUTED, PALETTE, Figure, new_figure, plain_axes
 from strop.program import Program
 from strop.statistics import Array, entropy, gini, mutual_information, null_p, purity
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Counts = NDArray[np.int64]
 _SHOWN = 24  # codes in the co-occurrence figure

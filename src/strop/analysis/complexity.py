@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -17,12 +17,8 @@ from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
-from strop.figures import MUTED, PALETTE, new_figure, plain_axes
+from strop.figures import MUTED, PALETTE, Axes, Figure, new_figure, plain_axes
 from strop.statistics import Array, bootstrap, pearson, permutation_p, spearman
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 OBJECTS, CLASSES = "objects", "classes"
 COVERED, OUTLINES, VARIANCE = "covered by objects", "outlines", "variance of the teacher's field"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +16,9 @@ from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars
 from strop.analysis.regions import REMOVALS, RemovalOptions, erasure_maps
 from strop.analysis.subject import Subject
-from strop.figures import MUTED, PALETTE, new_figure, plain_axes
+from strop.figures import MUTED, PALETTE, Figure, new_figure, plain_axes
 from strop.metrics import r2, r2_centred
 from strop.statistics import Array, mean_interval, paired_test
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PREFIX, SUBSET, MOVED = "prefix", "random subset", "random subset, moved up"
 WRITTEN, OTHER, MEAN = "as written", "another image's program", "mean field, no program"

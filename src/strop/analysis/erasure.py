@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,16 @@ from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, show_program
 from strop.analysis.regions import REMOVALS, erasure_maps, image_tables, owners, patch_shares
 from strop.analysis.subject import Subject
-from strop.figures import HEAT, MUTED, PALETTE, new_figure, plain_axes, show_heat, show_image
+from strop.figures import (
+    HEAT,
+    MUTED,
+    PALETTE,
+    Figure,
+    new_figure,
+    plain_axes,
+    show_heat,
+    show_image,
+)
 from strop.statistics import (
     Array,
     Interval,
@@ -30,9 +39,6 @@ from strop.statistics import (
     mean_interval,
     null_p,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EDITS: tuple[Edit, ...] = ("erase", "delete", "replace")
 CONTROLS = {"": "erasure", "_other_image": "another image's", "_shuffled": "shuffled"}

@@ -10,14 +10,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strop.config import to_dict
-from strop.figures import save_figure
+from strop.figures import Figure, save_figure
 from strop.files import PathLike, atomic_path, read_json, write_json, write_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FORMAT = 1
 Cell = str | int | float | None

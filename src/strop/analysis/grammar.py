@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,13 +30,10 @@ from strop.analysis.subject import Subject, check_disjoint
 from strop.data.loader import record_batches
 from strop.data.spec import open_dataset
 from strop.errors import DataError
-from strop.figures import MUTED, PALETTE, new_figure, plain_axes, show_image
+from strop.figures import MUTED, PALETTE, Figure, new_figure, plain_axes, show_image
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.statistics import Array, auc, mean_interval, mutual_information
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN = 6
 PRIOR = "prior"

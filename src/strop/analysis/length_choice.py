@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +25,11 @@ from strop.analysis.alignment import interpreted
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.subject import Subject
-from strop.figures import MUTED, new_figure, plain_axes
+from strop.figures import MUTED, Figure, new_figure, plain_axes
 from strop.model.length_rule import TOLERANCE, hull_savings, shortest_within
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.statistics import Array, bootstrap, pearson, spearman
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST_IMAGES = 256
 TIMED_IMAGES = 4

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from strop.analysis.frame import Analysis
 from strop.analysis.length_choice import best_residual, curves_of, encode_seconds
 from strop.analysis.subject import Subject
 from strop.curriculum import CurriculumConfig
-from strop.figures import MUTED, new_figure, plain_axes
+from strop.figures import MUTED, Figure, new_figure, plain_axes
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.length_rule import allocated_lengths, needs_rate_head, verified_lengths
 from strop.model.rate_head import RateHead, pooled
@@ -31,9 +31,6 @@ from strop.model.tokenizer import Tokenizer
 from strop.random import seeded
 from strop.statistics import mean_interval
 from strop.training.fit import fit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ONE, SEARCH, CLASSES = "one length for all", "exhaustive search", "three rates by a classifier"
 PAPER, RATE, VERIFIED, ORACLE = "the paper's head", "rate head", "rate head, verified", "oracle"

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.analysis.regions import NOBODY
-from strop.figures import MUTED, PALETTE, plain_axes
+from strop.figures import MUTED, PALETTE, Axes, Figure, plain_axes
 from strop.program import Program
 from strop.statistics import Interval
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _GOLDEN = 0.618034
 _PER_LINE = 8  # codes on a line of a program

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,12 +14,9 @@ from strop.analysis.frame import Analysis
 from strop.analysis.lpips import LPIPS
 from strop.analysis.subject import Subject
 from strop.errors import ModelError
-from strop.figures import new_figure, show_image
+from strop.figures import Figure, new_figure, show_image
 from strop.statistics import bootstrap
 from strop.training.decoder_training import ssim
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN = 6
 _CHUNK = 32

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +29,8 @@ from strop.analysis.regions import (
     pooled_table,
 )
 from strop.analysis.subject import Subject
-from strop.figures import new_figure, show_image
+from strop.figures import Figure, new_figure, show_image
 from strop.statistics import Array, adjusted_rand, mean_interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COLUMNS = {
     "miou_majority": "mIoU, majority",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,12 +29,9 @@ from strop.analysis.regions import (
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
 from strop.errors import ProgramError
-from strop.figures import MUTED, PALETTE, new_figure, plain_axes, show_heat, show_image
+from strop.figures import MUTED, PALETTE, Figure, new_figure, plain_axes, show_heat, show_image
 from strop.program import Program
 from strop.statistics import Array, mean_interval, paired_test
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SHOWN = 3  # pairs beside each image
 

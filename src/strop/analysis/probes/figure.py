@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +11,7 @@ from strop.analysis.metric_info import METRICS
 from strop.analysis.panels import show_ids
 from strop.analysis.regions import NOBODY
 from strop.data.record import VOID
-from strop.figures import HEAT, new_figure, plain_axes, show_image
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from strop.figures import HEAT, Figure, new_figure, plain_axes, show_image
 
 COLUMNS = ("teacher", "latent", "program")
 MOST_ROWS = 5

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,10 +36,8 @@ from strop.analysis.subject import Subject
 from strop.data.record import VOID, Dataset
 from strop.device import fits_on
 from strop.errors import DataError
+from strop.figures import Figure
 from strop.statistics import Array
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SCALARS = 1 << 25  # upsampled at a time
 
