@@ -18,7 +18,8 @@ from typing import Any
 from strop.analysis.alignment import HEADLINE
 from strop.analysis.evaluation_report import read_runs, report_blocks
 from strop.analysis.findings import Table
-from strop.analysis.page import Picture, Points, Text, to_markdown
+from strop.analysis.page import Block, to_markdown
+from strop.analysis.page import picture as link_to
 from strop.files import write_text
 
 DOCS = Path(__file__).parent
@@ -423,7 +424,7 @@ def findings(path: str, page: Path) -> str:
     for figure in found.get("figures", []):
         picture = REPORT / "images" / "studies" / f"{Path(path).name}-{figure}.png"
         if picture.is_file():
-            parts.append(to_markdown([Picture(picture, figure)], page.parent).strip())
+            parts.append(link_to(picture, figure, page.parent))
     return "\n\n".join(parts)
 
 
@@ -453,20 +454,20 @@ def summary() -> str:
 def evaluation(page: Path) -> str:
     """The report of all runs that are kept."""
     runs = sorted(path for path in (RESULTS / "evaluation").glob("*") if path.is_dir())
-    return to_markdown(list(report_blocks(read_runs(runs))), page.parent).strip()
+    return to_markdown(report_blocks(read_runs(runs), page.parent)).strip()
 
 
-def clevr(study: str, name: str, page: Path) -> str:
+def clevr(study: str, name: str) -> str:
     """Tables of the CLEVR study, as `research/clevr/report.py --summary` stored them."""
-    blocks: list[Text | Points | Table] = []
+    blocks: list[Block] = []
     for each in result("clevr")[study][name]:
         if "text" in each:
-            blocks.append(Text(each["text"]))
+            blocks.append(each["text"])
         elif "points" in each:
-            blocks.append(Points(each["points"]))
+            blocks.append(each["points"])
         else:
             blocks.append(Table("", each["header"], each["rows"]))
-    return to_markdown(blocks, page.parent).strip()
+    return to_markdown(blocks).strip()
 
 
 def corpus_head() -> str:
@@ -842,7 +843,7 @@ def block(name: str, page: Path) -> str | None:
         return findings(rest, page)
     if kind == "clevr":
         study, _, part = rest.partition(":")
-        return clevr(study, part, page)
+        return clevr(study, part)
     return evaluation(page) if name == "evaluation" else None
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from strop.analysis.evaluate import Split, make_header
 from strop.analysis.evaluation_report import compare, read_runs, write_report
 from strop.analysis.findings import Findings, Table, write_findings
-from strop.analysis.page import Heading, Points, Text, to_html, to_markdown
+from strop.analysis.page import to_html, to_markdown
 from strop.cli import app
 from strop.config import to_dict
 from strop.device import describe_machine
@@ -202,9 +202,9 @@ def test_a_folder_without_parts_is_refused(tmp_path):
 # The page's two forms.
 
 BLOCKS = [
-    Heading("A & B", 1),
-    Text("50 % of x_1 < y"),
-    Points(["R² ↑", "{one}"]),
+    "# A & B",
+    "50 % of x_1 < y",
+    ["R² ↑", "{one}"],
     Table("", ["", "δ1 (%)"], [["a|b", "1.0"], ["<c>", "–"]]),
 ]
 
@@ -217,24 +217,26 @@ class Balanced(HTMLParser):
         self.open: list[str] = []
 
     def handle_starttag(self, tag, attrs):
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "br", "hr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
 
-def test_html_is_balanced_and_escaped():
-    page = to_html(BLOCKS)
+def test_html_is_balanced_and_escaped(tmp_path):
+    page = to_html(to_markdown(BLOCKS), tmp_path)
     parser = Balanced()
     parser.feed(page)
     assert parser.open == []
-    assert "A &amp; B" in page
+    assert "<title>A &amp; B</title>" in page
+    assert "<p>50 % of x_1 &lt; y</p>" in page
+    assert "<td>a|b</td>" in re.sub(' style="[^"]*"', "", page)
     assert "&lt;c&gt;" in page
 
 
-def test_markdown_tables_keep_their_columns(tmp_path):
-    text = to_markdown(BLOCKS, tmp_path)
+def test_markdown_tables_keep_their_columns():
+    text = to_markdown(BLOCKS)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}
 

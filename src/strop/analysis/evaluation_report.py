@@ -12,7 +12,7 @@ from typing import Any
 from strop.analysis.evaluate import KIND, Result
 from strop.analysis.findings import FORMAT, Table
 from strop.analysis.metric_info import METRICS, Metric
-from strop.analysis.page import Block, Heading, Picture, Points, Text, to_html, to_markdown
+from strop.analysis.page import Block, picture, to_html, to_markdown
 from strop.analysis.paper import MEAN, MEAN_OVER, Setting, setting_of
 from strop.analysis.registry import EVALUATIONS
 from strop.data.spec import parse_spec
@@ -98,8 +98,8 @@ def write_report(runs: Sequence[PathLike], out: PathLike) -> list[Path]:
     parts = read_runs(runs)
     for number, part in enumerate(parts):
         _copy_pictures(part, folder / "figures", number)
-    blocks = [Heading("Evaluation", 1), *report_blocks(parts)]
-    pages = {"report.md": to_markdown(blocks, folder), "report.html": to_html(blocks)}
+    markdown = to_markdown(["# Evaluation", *report_blocks(parts, folder)])
+    pages = {"report.md": markdown, "report.html": to_html(markdown, folder)}
     for name, text in pages.items():
         write_text(folder / name, text)
     plain = [{key: part[key] for key in part if key != "pictures"} for part in parts]
@@ -110,10 +110,10 @@ def write_report(runs: Sequence[PathLike], out: PathLike) -> list[Path]:
 
 def _copy_pictures(part: Result, folder: Path, number: int) -> None:
     """Copy the pictures of a result into the folder of the page."""
-    copies = {picture: folder / f"{number:02d}-{picture.name}" for picture in part["pictures"]}
-    for picture, copy in copies.items():
+    copies = {path: folder / f"{number:02d}-{path.name}" for path in part["pictures"]}
+    for path, copy in copies.items():
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(picture, copy)
+        shutil.copyfile(path, copy)
     part["pictures"] = list(copies.values())
 
 
@@ -181,13 +181,13 @@ def _means_of(parts: Sequence[Result]) -> dict[str, dict[str, float | None]]:
 # The page.
 
 
-def report_blocks(parts: list[Result]) -> Iterator[Block]:
-    """The page without its title."""
+def report_blocks(parts: list[Result], folder: Path) -> Iterator[Block]:
+    """The page in `folder` without its title."""
     yield from _models(parts)
     for suite in EVALUATIONS:
         some = [part for part in parts if part["suite"] == suite]
         if some:
-            yield from _suite(suite, some)
+            yield from _suite(suite, some, folder)
     yield from _predictors(parts)
     yield from _beside_the_paper(parts)
     yield from _definitions(parts)
@@ -214,8 +214,8 @@ def _facts(model: dict[str, Any]) -> list[str]:
     ]
 
 
-def _suite(suite: str, parts: list[Result]) -> Iterator[Block]:
-    yield Heading(suite.capitalize())
+def _suite(suite: str, parts: list[Result], folder: Path) -> Iterator[Block]:
+    yield f"## {suite.capitalize()}"
     columns = [
         name
         for name in COLUMNS[suite]
@@ -235,15 +235,15 @@ def _suite(suite: str, parts: list[Result]) -> Iterator[Block]:
     for part in parts:
         # 0.1.0 wrote a single `note`.
         for note in part.get("notes", [part["note"]] if "note" in part else []):
-            yield Text(f"{_label(part)}: {note}")
+            yield f"{_label(part)}: {note}"
         if suite == "alignment":
             yield from _baselines(part)
         if differences := part.get("differences"):
             yield from _differences(part, differences, columns)
         if lengths := part.get("lengths") if "representations" in part else None:
             yield from _at_lengths(part, lengths, columns)
-        for picture in part["pictures"]:
-            yield Picture(picture, f"{suite.capitalize()}: {_label(part)}")
+        for path in part["pictures"]:
+            yield picture(path, f"{suite.capitalize()}: {_label(part)}", folder)
 
 
 def _mean_rows(parts: list[Result], columns: list[str]) -> Iterator[list[str]]:
@@ -294,9 +294,7 @@ def _baselines(part: Result) -> Iterator[Block]:
             for name, code in codes.items()
         ]
     scores = ", ".join(f"{METRICS[name].title} {floor[name]:.3f}" for name in shown)
-    yield Text(
-        f"{_label(part)}: the mean field of these images, with no bits at all, has {scores}."
-    )
+    yield (f"{_label(part)}: the mean field of these images, with no bits at all, has {scores}.")
     if rows:
         yield Table("", header, rows)
 
@@ -308,7 +306,7 @@ def _differences(part: Result, differences: Result, columns: list[str]) -> Itera
         [pair, *(_with_interval(METRICS[name], found, name) for name in shown)]
         for pair, found in differences.items()
     ]
-    yield Text(f"{_label(part)}: differences of representations.")
+    yield f"{_label(part)}: differences of representations."
     yield Table("", ["", *(METRICS[name].heading for name in shown)], rows)
 
 
@@ -327,7 +325,7 @@ def _at_lengths(part: Result, lengths: list[Result], columns: list[str]) -> Iter
         ]
         for row in lengths
     ]
-    yield Text(f"{_label(part)}: probes at forced lengths.")
+    yield f"{_label(part)}: probes at forced lengths."
     yield Table("", header, rows)
 
 
@@ -348,8 +346,8 @@ def _predictors(parts: list[Result]) -> Iterator[Block]:
         return
     names = [name for name in ("cosine", "r2", "r2_centred", "r2_probe") if name in rows[0]]
     miou = [row["miou"] for row in rows]
-    yield Heading("Which metric predicts mIoU")
-    yield Text(
+    yield "## Which metric predicts mIoU"
+    yield (
         f"Pearson's r with the mIoU of the interpreted field, over {len(rows)} pairs of model and "
         "dataset."
     )
@@ -358,7 +356,7 @@ def _predictors(parts: list[Result]) -> Iterator[Block]:
 
 
 def _beside_the_paper(parts: list[Result]) -> Iterator[Block]:
-    yield Heading("Beside the paper")
+    yield "## Beside the paper"
     rows = []
     for row in compare(parts):
         measure = METRICS[row["measure"]]
@@ -375,25 +373,21 @@ def _beside_the_paper(parts: list[Result]) -> Iterator[Block]:
         if differs := setting_of(part).differs:
             others.setdefault((_label(part), differs), []).append(part["suite"])
     if others:
-        yield Text("The paper has no figures of the same setting as these:")
-        yield Points(
-            [
-                f"{label} ({', '.join(suites)}): {'; '.join(differs)}."
-                for (label, differs), suites in others.items()
-            ]
-        )
+        yield "The paper has no figures of the same setting as these:"
+        yield [
+            f"{label} ({', '.join(suites)}): {'; '.join(differs)}."
+            for (label, differs), suites in others.items()
+        ]
 
 
 def _definitions(parts: list[Result]) -> Iterator[Block]:
     used = {name for part in parts for _, values in figures_of(part) for name in values}
-    yield Heading("Definitions")
-    yield Points(
-        [f"{each.title}: {each.definition}." for name, each in METRICS.items() if name in used]
-    )
+    yield "## Definitions"
+    yield [f"{each.title}: {each.definition}." for name, each in METRICS.items() if name in used]
 
 
 def _circumstances(parts: list[Result]) -> Iterator[Block]:
-    yield Heading("Circumstances")
+    yield "## Circumstances"
     header = ["part", "fitted on", "protocol", "seed", "device", "torch", "seconds", "finished"]
     rows = [
         [
