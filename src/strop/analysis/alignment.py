@@ -16,8 +16,7 @@ from torch import Tensor
 
 from strop.analysis import usage
 from strop.analysis.agreement import Agreement, agree
-from strop.analysis.baselines import fit_baselines
-from strop.analysis.baselines.equal_bits import check_enough
+from strop.analysis.baselines import check_enough, fit_baselines
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.subject import Subject, encode_fields

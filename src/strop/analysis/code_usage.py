@@ -86,7 +86,7 @@ def run(subject: Subject, options: Options) -> Findings:
         numbers["classes"] = against_null(mutual_information, by_class, other_images, options)
     entries = describe(usage, places, by_class, classes)
     return Findings(
-        numbers={**numbers, "codes": [vars(entry) for entry in entries]},
+        numbers={**numbers, "codes": entries},
         tables=_tables(numbers, entries),
         figures={
             "usage": draw_usage(usage, places, together, len(program)),
@@ -158,20 +158,20 @@ def describe(
     """An entry for every code in use, the most used first."""
     spread = entropy(places)
     mean = places @ np.arange(places.shape[1]) / np.maximum(usage, 1)
-    entries = []
+    entries: list[CodeEntry] = []
     for code in np.argsort(-usage, kind="stable")[: int((usage > 0).sum())].tolist():
         row = by_class[code] if by_class is not None else np.zeros(0)
         known = row.sum() > 0
         entries.append(
-            CodeEntry(
-                code=code,
-                count=int(usage[code]),
-                position=float(mean[code]),
-                position_entropy=float(spread[code]),
-                best_class=classes[int(row.argmax())] if known else None,
-                purity=float(row.max() / row.sum()) if known else None,
-                class_entropy=float(entropy(row)) if known else None,
-            )
+            {
+                "code": code,
+                "count": int(usage[code]),
+                "position": float(mean[code]),
+                "position_entropy": float(spread[code]),
+                "best_class": classes[int(row.argmax())] if known else None,
+                "purity": float(row.max() / row.sum()) if known else None,
+                "class_entropy": float(entropy(row)) if known else None,
+            }
         )
     return entries
 
@@ -207,7 +207,7 @@ def _tables(numbers: dict[str, Any], entries: list[CodeEntry]) -> list[Table]:
     }
     tests = {label: numbers[name] for name, label in labels.items() if name in numbers}
     shown = [
-        [e.code, e.count, e.position, e.best_class, e.purity, e.class_entropy]
+        [e[key] for key in ("code", "count", "position", "best_class", "purity", "class_entropy")]
         for e in entries[:_LISTED]
     ]
     header = ("code", "tokens", "mean position", "class", "purity", "class entropy, nats")
@@ -233,10 +233,12 @@ def draw_dictionary(
     scores = strengths(maps)
     for number, entry in enumerate(shown):
         axes = figure.add_subplot(lines, 2, number + 1)
-        axes.imshow(strip(subject, maps, scores, entry.code, examples))
+        axes.imshow(strip(subject, maps, scores, entry["code"], examples))
         axes.set_axis_off()
-        meaning = f", {entry.best_class} {entry.purity:.2f}" if entry.best_class else ""
-        axes.set_title(f"code {entry.code}: {entry.count} tokens{meaning}", size=8.5, loc="left")
+        meaning = f", {entry['best_class']} {entry['purity']:.2f}" if entry["best_class"] else ""
+        axes.set_title(
+            f"code {entry['code']}: {entry['count']} tokens{meaning}", size=8.5, loc="left"
+        )
     return figure
 
 

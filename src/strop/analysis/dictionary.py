@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,17 +22,8 @@ _TILE = 72  # pixels along a side of a thumbnail
 _CUT = 3  # locations along a side of the patch that is shown
 
 
-@dataclass(frozen=True, kw_only=True)
-class CodeEntry:
-    """A code: how often it is used, at which positions, and for which class."""
-
-    code: int
-    count: int
-    position: float
-    position_entropy: float
-    best_class: str | None = None
-    purity: float | None = None
-    class_entropy: float | None = None
+CodeEntry = Mapping[str, Any]
+"""A code: its `count`, mean `position` and `position_entropy`, `best_class` and its `purity`."""
 
 
 def dictionary_page(
@@ -47,8 +38,8 @@ def dictionary_page(
     rows = []
     scores = strengths(maps)
     for done, entry in enumerate(entries, 1):
-        name = f"code-{entry.code:04d}.jpg"
-        files[f"dictionary/{name}"] = _jpeg(strip(subject, maps, scores, entry.code, examples))
+        name = f"code-{entry['code']:04d}.jpg"
+        files[f"dictionary/{name}"] = _jpeg(strip(subject, maps, scores, entry["code"], examples))
         rows.append(_row(entry, name))
         subject.progress("dictionary", done, len(entries))
     about = f"{len(entries)} codes on {len(subject)} images of {subject.data}"
@@ -115,13 +106,13 @@ def _pixels(image: Tensor) -> NDArray[np.uint8]:
 
 def _row(entry: CodeEntry, name: str) -> str:
     meaning = ""
-    if entry.best_class is not None:
-        meaning = f"{html.escape(entry.best_class)}<br>purity {entry.purity:.2f}"
-    keys = f'data-count="{entry.count}" data-code="{entry.code}" '
-    keys += f'data-purity="{entry.purity or 0:.4f}" data-position="{entry.position:.2f}"'
+    if entry["best_class"] is not None:
+        meaning = f"{html.escape(entry['best_class'])}<br>purity {entry['purity']:.2f}"
+    keys = f'data-count="{entry["count"]}" data-code="{entry["code"]}" '
+    keys += f'data-purity="{entry["purity"] or 0:.4f}" data-position="{entry["position"]:.2f}"'
     return (
-        f"<article {keys}><h2>{entry.code}</h2>"
-        f"<p>{entry.count} tokens<br>mean position {entry.position:.1f}<br>{meaning}</p>"
-        f'<img src="{name}" alt="images that code {entry.code} explains most" loading="lazy">'
+        f"<article {keys}><h2>{entry['code']}</h2>"
+        f"<p>{entry['count']} tokens<br>mean position {entry['position']:.1f}<br>{meaning}</p>"
+        f'<img src="{name}" alt="images that code {entry["code"]} explains most" loading="lazy">'
         "</article>"
     )

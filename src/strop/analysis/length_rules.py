@@ -114,12 +114,12 @@ def run(subject: Subject, options: Options) -> Findings:
     statistics = torch.cat([pooled(part) for part in scaled])
     head = cast("RateHead", tokenizer.length_head)
     predicted = head.curves(statistics.to(tokenizer.device)).cpu()
-    measured = Measurements()
+    measured: list[Tensor] = []
     rules = make_rules(curves, statistics, predicted, measured, options, tokenizer)
     result = compare(rules, curves, predicted, options)
     result["passes"] = {
         ONE: 0, SEARCH: program.capacity, CLASSES: 0, PAPER: 0, RATE: 0,
-        VERIFIED: measured.mean(images), ORACLE: program.capacity,
+        VERIFIED: sum(map(len, measured)) / images, ORACLE: program.capacity,
     }  # fmt: skip
     timed = subject.records.images[:TIMED_IMAGES]
     result["timing"] = time_rules(tokenizer, timed, options.quality)
@@ -143,21 +143,11 @@ def run(subject: Subject, options: Options) -> Findings:
 ANALYSIS = Analysis(run=run, options=Options, check=check)
 
 
-class Measurements:
-    """Counts the interpretations of a verified rule at the quality that was asked for."""
-
-    count = 0
-
-    def mean(self, images: int) -> float:
-        """Interpretations per image."""
-        return self.count / images
-
-
 def make_rules(
     curves: Curves,
     statistics: Tensor,
     predicted: Tensor,
-    measured: Measurements,
+    measured: list[Tensor],
     options: Options,
     tokenizer: Tokenizer,
 ) -> dict[str, Rule]:
@@ -165,6 +155,7 @@ def make_rules(
 
     statistics  (n, 3 d_enc), see `strop.model.rate_head.pooled`
     predicted   (n, 2, K) log errors by the rate head
+    measured    gets the images that the verified rule interprets, at the quality asked for
     """
     images, k = curves.cosine.shape
     classes = crossed(partial(classify, curves, options), statistics)
@@ -192,7 +183,7 @@ def make_rules(
     def verified(knob: float) -> Tensor:
         def look(rows: Tensor, lengths: Tensor) -> Tensor:
             if knob == options.quality:
-                measured.count += len(rows)
+                measured.append(rows)
             return curves.cosine[rows, lengths - 1].float()
 
         return verified_lengths(log_error, min(max(knob, 1e-6), 1 - 1e-6), look)[0]

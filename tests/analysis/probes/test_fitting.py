@@ -43,13 +43,13 @@ def test_every_image_comes_once_before_any_comes_again():
 def test_the_weight_decay_is_chosen_on_images_that_were_not_trained_on():
     spy = Spy()
     schedule = replace(SCHEDULE, weight_decays=(0.0, 1e6))
-    fitted = fit_probe(MAKE, spy, 20, schedule, seed=0, device=CPU)
+    probe = fit_probe(MAKE, spy, 20, schedule, seed=0, device=CPU)
     tried = spy.trained[: -schedule.steps]
     assert len(tried) == 2 * schedule.steps
     assert len(flat(spy.measured)) == 20 // HELD_OUT
     assert not flat(tried) & flat(spy.measured)
     assert flat(spy.trained[-schedule.steps :]) == set(range(20))
-    assert fitted.weight_decay == 0.0  # the other is absurd
+    assert probe.weight_decay == 0.0  # the other is absurd
 
 
 def test_a_single_weight_decay_is_not_tried():
@@ -63,10 +63,10 @@ def test_a_seed_decides_everything_and_leaves_the_callers_chance_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=1, device=CPU).probe.state_dict()
+    first = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=1, device=CPU).state_dict()
     assert torch.equal(torch.rand(3), expected)
-    again = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=1, device=CPU).probe.state_dict()
-    other = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=2, device=CPU).probe.state_dict()
+    again = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=1, device=CPU).state_dict()
+    other = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=2, device=CPU).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["readout.linear.weight"], other["readout.linear.weight"])
 
@@ -80,6 +80,6 @@ def test_the_interpreter_learns_at_its_own_rate():
 
 
 def test_a_probe_is_returned_ready_to_be_asked():
-    fitted = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=0, device=CPU)
-    assert not fitted.probe.training
-    assert fitted.weight_decay in SCHEDULE.weight_decays
+    probe = fit_probe(MAKE, Spy(), 20, SCHEDULE, seed=0, device=CPU)
+    assert not probe.training
+    assert probe.weight_decay in SCHEDULE.weight_decays

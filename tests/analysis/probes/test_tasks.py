@@ -199,4 +199,4 @@ def test_a_seed_decides_all_figures():
     first, probe = run_probe(task, noisy, val, seed=4)
     again, other = run_probe(task, noisy, val, seed=4)
     assert first == again
-    assert torch.equal(probe.probe.readout.weights(), other.probe.readout.weights())
+    assert torch.equal(probe.readout.weights(), other.readout.weights())

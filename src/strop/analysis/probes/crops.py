@@ -118,7 +118,7 @@ def _probe(
     parts = []
     with torch.no_grad():
         for row in range(len(scored)):
-            parts.append(task.measure(partial(maps, fitted.probe), scored[row]))
+            parts.append(task.measure(partial(maps, fitted), scored[row]))
             progress(row + 1, len(scored))
     return {**task.scores(np.concatenate(parts), seed), "weight_decay": fitted.weight_decay}
 

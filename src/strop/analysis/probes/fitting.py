@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,14 +21,6 @@ LEAST_IMAGES = 2 * HELD_OUT
 _BATCH = 64  # images at a time when a loss is measured
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """A trained probe and its weight decay."""
-
-    probe: Probe
-    weight_decay: float
-
-
 def fit_probe(
     make: Callable[[], Probe],
     loss: Loss,
@@ -38,7 +29,7 @@ def fit_probe(
     *,
     seed: int,
     device: torch.device,
-) -> Fitted:
+) -> Probe:
     """Train a probe on images 0 to `images`; choose the weight decay on a held-out part of them."""
     order = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
     decay = schedule.weight_decays[0]
@@ -49,7 +40,7 @@ def fit_probe(
             for each in schedule.weight_decays
         }
         decay = min(losses, key=losses.__getitem__)
-    return Fitted(_train(make, loss, order, schedule, decay, seed, device), decay)
+    return _train(make, loss, order, schedule, decay, seed, device)
 
 
 def _train(
@@ -63,6 +54,7 @@ def _train(
 ) -> Probe:
     with seeded(seed):
         probe = make().to(device).train()
+        probe.weight_decay = weight_decay
         batches = _batches(rows, schedule.batch, seed)
         fit(
             [

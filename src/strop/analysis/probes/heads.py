@@ -140,7 +140,12 @@ class InterpreterReader(nn.Module):
 
 
 class Probe(nn.Module):
-    """A reader followed by batch norm and a linear layer."""
+    """A reader followed by batch norm and a linear layer.
+
+    weight_decay  the one that it was trained with
+    """
+
+    weight_decay = 0.0
 
     def __init__(self, reader: nn.Module, outputs: int, head: Head) -> None:
         super().__init__()

@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.analysis.probes.figure import COLUMNS, MOST_ROWS, draw_lengths, draw_predictions
-from strop.analysis.probes.fitting import LEAST_IMAGES, Fitted, fit_probe
+from strop.analysis.metric_info import METRICS
+from strop.analysis.panels import show_ids
+from strop.analysis.probes.fitting import LEAST_IMAGES, fit_probe
 from strop.analysis.probes.heads import Probe, Representation, make_probe
 from strop.analysis.probes.protocol import Head, Schedule, find_protocol
 from strop.analysis.probes.representations import (
@@ -32,14 +33,17 @@ from strop.analysis.probes.representations import (
     representations,
 )
 from strop.analysis.probes.scores import Statistics, difference
+from strop.analysis.regions import NOBODY
 from strop.analysis.subject import Subject
 from strop.data.record import VOID, Dataset
 from strop.device import fits_on
 from strop.errors import DataError
-from strop.figures import Figure
+from strop.figures import HEAT, Figure, new_figure, plain_axes, show_image
 from strop.statistics import Array
 
 _SCALARS = 1 << 25  # upsampled at a time
+_SHOWN = ("teacher", "latent", "program")  # predictions in the figure
+_ROWS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +106,11 @@ def run_probe(
     seed: int = 0,
     device: torch.device | str = "cpu",
     sequence: bool = False,
-) -> tuple[dict[str, Any], Fitted]:
+) -> tuple[dict[str, Any], Probe]:
     """Train a probe on one set's representation and score it on the other's."""
-    fitted = fit_on(task, train, seed=seed, device=device, sequence=sequence)
-    scores = task.scores(measured(task, fitted.probe, scored), seed)
-    return {**scores, "weight_decay": fitted.weight_decay}, fitted
+    probe = fit_on(task, train, seed=seed, device=device, sequence=sequence)
+    scores = task.scores(measured(task, probe, scored), seed)
+    return {**scores, "weight_decay": probe.weight_decay}, probe
 
 
 def fit_on(
@@ -116,7 +120,7 @@ def fit_on(
     seed: int = 0,
     device: torch.device | str = "cpu",
     sequence: bool = False,
-) -> Fitted:
+) -> Probe:
     """Train a probe on a representation of the training set."""
     device = torch.device(device)
     train = train.to(device) if fits_on(device, train.nbytes) else train
@@ -149,16 +153,15 @@ def probe_representations(
     sums: dict[str, Array] = {}
     for done, name in enumerate(train):
         subject.progress("probes", done, len(train))
-        fitted = fit_on(
+        probes[name] = probe = fit_on(
             task,
             train[name],
             seed=seed,
             device=subject.tokenizer.device,
             sequence=name in SEQUENCES,
         )
-        sums[name] = measured(task, fitted.probe, scored[name])
-        scores[name] = {**task.scores(sums[name], seed), "weight_decay": fitted.weight_decay}
-        probes[name] = fitted.probe
+        sums[name] = measured(task, probe, scored[name])
+        scores[name] = {**task.scores(sums[name], seed), "weight_decay": probe.weight_decay}
     subject.progress("probes", len(train), len(train))
     headline = dict(list(task.statistics.items())[:1])
     numbers = {
@@ -203,12 +206,45 @@ def show_predictions(
     """Draw predictions for the first images with more than one class or depth, or the first."""
     truth = task.truth
     varied = (row for row, mask in enumerate(truth) if len(mask[mask != VOID].unique()) > 1)
-    rows = torch.tensor(list(islice(varied, MOST_ROWS)) or range(min(MOST_ROWS, len(truth))))
+    rows = torch.tensor(list(islice(varied, _ROWS)) or range(min(_ROWS, len(truth))))
     known, device = representations(subject, seed), subject.tokenizer.device
     predicted = {
-        name: task.predict(probes[name](known[name][rows].to(device))).cpu() for name in COLUMNS
+        name: task.predict(probes[name](known[name][rows].to(device))).cpu() for name in _SHOWN
     }
     return draw_predictions(subject.records.images[rows], truth[rows], predicted)
+
+
+def draw_predictions(images: Tensor, truth: Tensor, predicted: dict[str, Tensor]) -> Figure:
+    """Images (n, 3, H, H) beside maps (n, H, H) of class ids, or of depths if they are floats."""
+    columns = {"truth": truth, **predicted}
+    rows = min(len(images), _ROWS)
+    figure = new_figure(1.6 * (1 + len(columns)), 1.6 * rows + 0.3)
+    grid = figure.subplots(rows, 1 + len(columns), squeeze=False)
+    for row, axes in enumerate(grid):
+        show_image(axes[0], images[row], "image" if row == 0 else "")
+        deepest = float(truth[row].max())
+        for place, (name, maps) in zip(axes[1:], columns.items(), strict=True):
+            if maps.is_floating_point():
+                place.imshow(maps[row].cpu().numpy(), cmap=HEAT, vmin=0, vmax=deepest)
+                place.set_axis_off()
+                place.set_title(name if row == 0 else "", size=9)
+            else:
+                ids = torch.where(maps[row] == VOID, NOBODY, maps[row].long())
+                show_ids(place, ids, name if row == 0 else "")
+    return figure
+
+
+def draw_lengths(rows: list[dict[str, Any]], metric: str) -> Figure:
+    """A metric of `latent` and `program` over forced lengths, with its intervals."""
+    figure = new_figure(5, 3.5)
+    axes = plain_axes(figure, "length", METRICS[metric].heading)
+    lengths = [row["length"] for row in rows]
+    for name in (name for name in rows[0] if name != "length"):
+        axes.plot(lengths, [row[name]["values"][metric] for row in rows], marker="o", label=name)
+        low, high = zip(*(row[name]["intervals"][metric] for row in rows), strict=True)
+        axes.fill_between(lengths, low, high, alpha=0.15)
+    axes.legend(frameon=False)
+    return figure
 
 
 def check_splits(subject: Subject, protocol: str, names: str = "") -> None:
