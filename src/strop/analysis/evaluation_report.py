@@ -56,7 +56,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 def read_runs(runs: Sequence[PathLike]) -> list[Result]:
     """The results of all runs, by model and analysis, each with the paths of its `pictures`."""
-    parts = [part for run in each_once(runs) for part in read_run(run)]
+    each_once = {run.resolve(): run for run in map(Path, runs)}
+    parts = [part for run in each_once.values() for part in read_run(run)]
     models = list(dict.fromkeys(part["model"]["fingerprint"] for part in parts))
     suites = list(EVALUATIONS)
     names = {part["model"]["fingerprint"]: part["model"]["name"] for part in parts}
@@ -68,11 +69,6 @@ def read_runs(runs: Sequence[PathLike]) -> list[Result]:
         parts,
         key=lambda part: (models.index(part["model"]["fingerprint"]), suites.index(part["suite"])),
     )
-
-
-def each_once(runs: Sequence[PathLike]) -> list[Path]:
-    """The folders, without further names of the same one."""
-    return list({run.resolve(): run for run in map(Path, runs)}.values())
 
 
 def read_run(run: Path) -> list[Result]:
