@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -177,46 +176,32 @@ def _budgets(
     # A decoder of programs of several lengths needs the length too: the baselines get those bits.
     extra = math.log2(capacity) if len(set(program.lengths.tolist())) > 1 else 0.0
     own = min(most, float(program.bits.double().mean()) + extra)
-    beside = partial(_beside, tokenizer, fields, fit=fit, inside=inside, seed=seed)
-    return [
-        beside("chosen by the model", own, chosen.scores()),
-        beside("all K", most, whole.scores()),
-    ]
-
-
-def _beside(
-    tokenizer: Tokenizer,
-    fields: Tensor,
-    lengths: str,
-    bits: float,
-    scores: dict[str, float],
-    *,
-    fit: Tensor,
-    inside: Tensor | None,
-    seed: int,
-) -> dict[str, Any]:
-    codes = fit_baselines(fit, bits, config=tokenizer.config, device=tokenizer.device, seed=seed)
-    baselines: dict[str, dict[str, Any]] = {
-        code.name: {
-            **agree(code.pairs(fields), inside).scores(),
-            "bits": code.bits,
-            "setting": code.setting,
-        }
-        for code in codes
-    }
-    margin = {
-        name: scores[name] - max(each[name] for each in baselines.values()) for name in HEADLINE
-    }
-    best = max(baselines, key=lambda name: baselines[name]["r2"])
-    return {
-        "lengths": lengths,
-        "bits": bits,
-        "fitted_on": len(fit),
-        "model": scores,
-        "baselines": baselines,
-        "best_baseline": best,
-        "margin": margin,
-    }
+    budgets = []
+    for lengths, bits, agreement in (
+        ("chosen by the model", own, chosen),
+        ("all K", most, whole),
+    ):
+        scores, baselines = agreement.scores(), {}
+        for code in fit_baselines(
+            fit, bits, config=tokenizer.config, device=tokenizer.device, seed=seed
+        ):
+            found: dict[str, Any] = agree(code.pairs(fields), inside).scores()
+            baselines[code.name] = {**found, "bits": code.bits, "setting": code.setting}
+        budgets.append(
+            {
+                "lengths": lengths,
+                "bits": bits,
+                "fitted_on": len(fit),
+                "model": scores,
+                "baselines": baselines,
+                "best_baseline": max(baselines, key=lambda name: baselines[name]["r2"]),
+                "margin": {
+                    name: scores[name] - max(each[name] for each in baselines.values())
+                    for name in HEADLINE
+                },
+            }
+        )
+    return budgets
 
 
 def _mean_field(fields: Tensor) -> Pairs:

@@ -6,7 +6,7 @@ Section 4, "Code reuse and unsupervised readouts".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -194,9 +194,7 @@ def permute_codes(program: Program, random: np.random.Generator) -> Program:
     codes = program.codes.clone()
     held = codes[program.active]
     codes[program.active] = held[torch.from_numpy(random.permutation(len(held)))]
-    return Program(
-        codes=codes, lengths=program.lengths, codebook_size=program.codebook_size, check=False
-    )
+    return replace(program, codes=codes, check=False)
 
 
 def _tables(numbers: dict[str, Any], entries: list[CodeEntry]) -> list[Table]:

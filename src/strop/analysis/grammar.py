@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -237,7 +237,7 @@ def random_codes(program: Program, seed: int) -> Program:
     """Programs of the same lengths with codes drawn uniformly."""
     random = torch.Generator().manual_seed(seed)
     codes = torch.randint(program.codebook_size, program.codes.shape, generator=random)
-    return Program(codes=codes, lengths=program.lengths, codebook_size=program.codebook_size)
+    return replace(program, codes=codes)
 
 
 def draw_models(

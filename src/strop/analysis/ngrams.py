@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from strop.program import Program
 
@@ -120,7 +120,7 @@ def shuffled_within(program: Program, seed: int) -> Program:
     codes = program.codes.clone()
     for row, length in enumerate(program.lengths.tolist()):
         codes[row, :length] = codes[row, random.permutation(length)]
-    return _like(program, codes)
+    return replace(program, codes=codes)
 
 
 def shuffled_across(program: Program, seed: int) -> Program:
@@ -134,13 +134,4 @@ def shuffled_across(program: Program, seed: int) -> Program:
     for k in range(program.capacity):
         rows = (program.lengths > k).nonzero().squeeze(1)
         codes[rows, k] = codes[rows[random.permutation(len(rows))], k]
-    return _like(program, codes)
-
-
-def _like(program: Program, codes: Tensor) -> Program:
-    return Program(
-        codes=codes,
-        lengths=program.lengths,
-        codebook_size=program.codebook_size,
-        model=program.model,
-    )
+    return replace(program, codes=codes)

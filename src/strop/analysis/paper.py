@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from strop.config import from_dict, to_dict
+from strop.curriculum import CurriculumConfig
 from strop.data.spec import Spec, parse_spec
 from strop.errors import StropError
 from strop.model.tokenizer import TokenizerConfig
+from strop.objective import ObjectiveConfig
 from strop.training.preset import Preset, load_preset
 
 TABLES = Path(__file__).with_name("paper.toml")
@@ -34,6 +36,12 @@ TRAINING_IMAGES = {"coco": 118_287, "imagenet": 1_281_167, "clevr": 70_000}
 """The images of the split `train` of the paper's training data."""
 LEAST_SHARE = 0.99
 """The share of the training images that must have been trained on: some are held out."""
+
+
+def _all_but(config: type[Any], *others: str) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(config) if each.name not in others)
+
+
 STATED: dict[str, tuple[str, ...]] = {
     "training": (
         "steps",
@@ -45,30 +53,8 @@ STATED: dict[str, tuple[str, ...]] = {
         "weight_average",
         "views",
     ),
-    "objective": (
-        "commitment_weight",
-        "diversity_weight",
-        "diversity_warmup",
-        "length_weight",
-    ),
-    "curriculum": (
-        "enabled",
-        "fixed_length",
-        "phase_ends",
-        "truncation",
-        "truncation_minimum",
-        "oracle_scale",
-        "oracle_minimum",
-        "error_decay",
-        "probe_radius",
-        "probe_temperature",
-        "probe_fraction",
-        "slope_decay",
-        "compress",
-        "keep",
-        "extend",
-        "handoff_ceiling",
-    ),
+    "objective": _all_but(ObjectiveConfig, "diversity_temperature"),
+    "curriculum": _all_but(CurriculumConfig, "alpha_start", "bias_steps", "oracle_maximum"),
 }
 """The settings of training that the paper states; `docs/paper.md` lists what it leaves open."""
 OTHERS = ("flextok-d12-d12-in1k", "one-d-piece-s-256")

@@ -22,9 +22,9 @@ from strop.analysis.probes.heads import Probe, Representation, Tokens, make_prob
 from strop.analysis.probes.probe import upsample
 from strop.analysis.probes.protocol import Head, Schedule
 from strop.analysis.probes.representations import FLOORS, NAMES, SEQUENCES, floors
+from strop.analysis.probes.scores import Scores
 from strop.analysis.subject import Subject, check_disjoint, program_of
 from strop.data.record import Dataset, Record
-from strop.errors import DataError
 from strop.images import fit_square
 from strop.model.interpreter import prefix_mask
 from strop.model.teacher import PIXELS_PER_LOCATION
@@ -43,6 +43,7 @@ class CropTask(Protocol):
     outputs: int
     schedule: Schedule
     head: Head
+    scores: Scores
 
     def draw(self, record: Record, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """A random crop of a record: image (3, h, w) uint8 and truth (h, w)."""
@@ -56,16 +57,10 @@ class CropTask(Protocol):
     def measure(self, probe: MapProbe, record: Record) -> Array:
         """Sums of one whole image, (1, ...)."""
 
-    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
-        """The metrics."""
-
 
 def probe_crops(subject: Subject, task: CropTask, seed: int) -> dict[str, Any]:
     """Train and score a probe for every representation, from images."""
-    if subject.train is None:
-        raise DataError(
-            f"There is nothing to fit on for {subject.data}.", "Give it with --train SPEC."
-        )
+    assert subject.train is not None  # checked through `fits`
     train, scored = subject.train.dataset, subject.dataset
     check_disjoint(_named_images(train), _named_images(scored))
     return {
@@ -120,7 +115,7 @@ def _probe(
         for row in range(len(scored)):
             parts.append(task.measure(partial(maps, fitted), scored[row]))
             progress(row + 1, len(scored))
-    return {**task.scores(np.concatenate(parts), seed), "weight_decay": fitted.weight_decay}
+    return {**task.scores(np.concatenate(parts), seed=seed), "weight_decay": fitted.weight_decay}
 
 
 def output_grid(tokenizer: Tokenizer, name: str, images: Tensor) -> tuple[int, int]:

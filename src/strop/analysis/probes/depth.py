@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,7 @@ from strop.analysis.probes.probe import (
     upsample,
 )
 from strop.analysis.probes.protocol import Depth, DepthCrops, find_protocol
-from strop.analysis.probes.scores import depth_errors, depth_scores, depth_statistics
+from strop.analysis.probes.scores import Scores, depth_errors, depth_scores, depth_statistics
 from strop.analysis.subject import Subject
 from strop.data.decode import nearest
 from strop.data.record import Record
@@ -77,6 +77,7 @@ class DepthTask:
         self.most = protocol.most or float(train.max())
         self.truth = truth
         self.statistics = depth_statistics(protocol.average)
+        self.scores: Scores = partial(depth_scores, average=protocol.average)
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Squared error, each location weighted by its share of known pixels."""
@@ -93,10 +94,6 @@ class DepthTask:
         """(b, S, 1) to metres (b, H, H)."""
         metres = output * self.spread + self.offset
         return upsample(metres, self.truth.shape[1:])[:, 0].clamp(self.protocol.least, self.most)
-
-    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
-        """RMSE, AbsRel, the deltas."""
-        return depth_scores(sums, average=self.protocol.average, seed=seed)
 
 
 def pooled_depth(depth: Tensor, locations: int) -> tuple[Tensor, Tensor]:
@@ -115,6 +112,7 @@ class CroppedDepth:
         assert protocol.most is not None
         self.outputs, self.protocol, self.crops = protocol.bins, protocol, crops
         self.most = protocol.most
+        self.scores: Scores = partial(depth_scores, average=protocol.average)
         self.schedule, self.head = protocol.schedule, protocol.head
 
     def draw(self, record: Record, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -176,10 +174,6 @@ class CroppedDepth:
         scored[top:bottom, left:right] = truth[top:bottom, left:right]
         scored = torch.where(scored <= self.most, scored, 0.0)[None].to(predicted.device)
         return depth_errors(predicted[None], scored, least=self.protocol.least)
-
-    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
-        """RMSE, AbsRel, the deltas."""
-        return depth_scores(sums, average=self.protocol.average, seed=seed)
 
 
 def rotate(image: Tensor, depth: Tensor, degrees: float) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ Section 4, "Supervised downstream probes"; Tables 3, 8 and 9.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -56,7 +55,7 @@ class MultilabelTask:
         self.schedule, self.head = protocol.schedule, protocol.head
         self.images, self.chunk = len(train), 256
         self.train, self.truth = train, truth
-        self.statistics = MULTILABEL
+        self.statistics, self.scores = MULTILABEL, multilabel_scores
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Binary cross-entropy, the mean over classes and images."""
@@ -65,7 +64,3 @@ class MultilabelTask:
     def measure(self, output: Tensor, rows: slice) -> Array:
         """The scores and labels of the images at `rows`, (b, 2, C)."""
         return np.stack([output[:, 0].double().cpu().numpy(), self.truth[rows].numpy()], axis=1)
-
-    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
-        """mAP."""
-        return multilabel_scores(sums, seed=seed)

@@ -32,7 +32,7 @@ from strop.analysis.probes.representations import (
     interpreted,
     representations,
 )
-from strop.analysis.probes.scores import Statistics, difference
+from strop.analysis.probes.scores import Scores, Statistics, difference
 from strop.analysis.regions import NOBODY
 from strop.analysis.subject import Subject
 from strop.data.record import VOID, Dataset
@@ -78,15 +78,13 @@ class Task(Protocol):
     images: int
     chunk: int
     statistics: Statistics  # the headline metric first
+    scores: Scores
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Mean loss of a probe's output (b, S, outputs) for training images."""
 
     def measure(self, output: Tensor, rows: slice) -> Array:
         """Sums of images to score, one row each, as `statistics` take them."""
-
-    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
-        """The metrics, with intervals by bootstrap over images."""
 
 
 class MapTask(Task, Protocol):
@@ -109,7 +107,7 @@ def run_probe(
 ) -> tuple[dict[str, Any], Probe]:
     """Train a probe on one set's representation and score it on the other's."""
     probe = fit_on(task, train, seed=seed, device=device, sequence=sequence)
-    scores = task.scores(measured(task, probe, scored), seed)
+    scores = task.scores(measured(task, probe, scored), seed=seed)
     return {**scores, "weight_decay": probe.weight_decay}, probe
 
 
@@ -161,7 +159,7 @@ def probe_representations(
             sequence=name in SEQUENCES,
         )
         sums[name] = measured(task, probe, scored[name])
-        scores[name] = {**task.scores(sums[name], seed), "weight_decay": probe.weight_decay}
+        scores[name] = {**task.scores(sums[name], seed=seed), "weight_decay": probe.weight_decay}
     subject.progress("probes", len(train), len(train))
     headline = dict(list(task.statistics.items())[:1])
     numbers = {

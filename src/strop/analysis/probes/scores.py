@@ -6,7 +6,7 @@ Functions of one metric return shares and metres; the `*_scores` return the metr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,9 @@ from strop.statistics import Array, Statistic, bootstrap
 
 Statistics = Mapping[str, tuple[Statistic, float]]
 """Functions of sums, one row per image, and the factors that give their units."""
+
+Scores = Callable[..., dict[str, Any]]
+"""Sums and a `seed` to all metrics, with intervals by bootstrap over images."""
 
 
 def with_intervals(statistics: Statistics, *sums: Array, seed: int, draws: int) -> dict[str, Any]:

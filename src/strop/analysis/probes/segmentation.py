@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,7 +94,7 @@ class SegmentationTask:
         self.shares = class_shares(train, classes, locations)
         self.weights = class_weights(self.shares, protocol.balance)
         self.truth = truth
-        self.statistics = SEGMENTATION
+        self.statistics, self.scores = SEGMENTATION, segmentation_scores
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Cross-entropy over the labelled pixels of the images at `rows`, weighted by class."""
@@ -110,10 +109,6 @@ class SegmentationTask:
     def predict(self, output: Tensor) -> Tensor:
         """(b, S, C) to class ids (b, H, H)."""
         return upsample(output, self.truth.shape[1:]).argmax(dim=1)
-
-    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
-        """mIoU, pixel and class accuracy."""
-        return segmentation_scores(sums, seed=seed)
 
 
 def class_shares(masks: Tensor, classes: int, locations: int) -> Tensor:
@@ -147,7 +142,7 @@ class CroppedSegmentation:
     """Square crops of randomly scaled images to train on, sliding windows to score."""
 
     def __init__(self, classes: int, protocol: Segmentation, crops: Crops) -> None:
-        self.outputs, self.crops = classes, crops
+        self.outputs, self.crops, self.scores = classes, crops, segmentation_scores
         self.schedule, self.head = protocol.schedule, protocol.head
 
     def draw(self, record: Record, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -183,7 +178,3 @@ class CroppedSegmentation:
         logits = F.interpolate(logits, size, mode="bilinear", align_corners=False)
         truth = record.semantic[None].to(logits.device)
         return count_pixels(logits.argmax(dim=1), truth, self.outputs)
-
-    def scores(self, sums: Array, seed: int) -> dict[str, Any]:
-        """mIoU, pixel and class accuracy."""
-        return segmentation_scores(sums, seed=seed)
