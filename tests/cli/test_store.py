@@ -52,13 +52,13 @@ def test_info(run: Run, store: Path) -> None:
 
 def test_check_finds_a_damaged_file(run: Run, store: Path) -> None:
     status, out, _ = run("store", "check", store)
-    assert (status, out.strip()) == (0, "3 of 3 programs are sound")
+    assert (status, out.strip()) == (0, "3 of 3 programs are valid")
     (file,) = (store / "data").iterdir()
     content = file.read_bytes()
     file.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
     file.write_bytes(content[: len(content) // 2])
     status, out, err = run("store", "check", store)
-    assert (status, out.strip()) == (1, "0 of 3 programs are sound")
+    assert (status, out.strip()) == (1, "0 of 3 programs are valid")
     assert file.name in err
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -124,6 +125,22 @@ def test_rows_written_meanwhile_follow_in_a_new_epoch(tmp_path, model):
     assert sum(len(batch["key"]) for batch in grown) == 9
     with pytest.raises(StoreError, match="store of 9 rows"):
         fields.load_state_dict({**state, "rows": 9})
+
+
+def test_a_loader_must_not_make_batches_of_batches(store):
+    fields = store.fields(batch=8)
+    with pytest.raises(StoreError, match="batch_size=None"):
+        next(iter(DataLoader(fields, batch_size=2)))
+    (first, *_) = DataLoader(fields, batch_size=None)
+    assert len(first["key"]) == 8
+
+
+def test_single_rows_and_masks_pick_fields(store):
+    fields, key = store.fields(batch=8), store.keys[3]
+    assert fields[key]["key"] == key
+    assert torch.equal(fields[key]["field"], fields[3]["field"])
+    mask = np.arange(len(store)) < 2
+    assert fields[mask]["key"] == store.keys[:2]
 
 
 @pytest.mark.slow

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 import strop
 from strop.errors import FormatError, StoreError
@@ -71,9 +74,33 @@ def test_rows_that_do_not_exist_are_refused(path):
             store[wrong]
     with pytest.raises(StoreError, match="no program"):
         store[3:3]
-    for wrong in ("key", ["key"], 1.5, None, [True, False]):
-        with pytest.raises(StoreError, match=r"number of a row.*store.row_of\(key\)"):
+    with pytest.raises(StoreError, match="no key 'nothing'"):
+        store["nothing"]
+    for wrong in (["key"], 1.5, [0.0], None, True, [True, False], [[1], [2, 3]], [[1, 2]]):
+        with pytest.raises(StoreError, match="number of a row"):
             store[wrong]
+
+
+def test_keys_and_masks_pick_rows(path, program):
+    store = strop.open_store(path)
+    mask = np.zeros(40, dtype=bool)
+    mask[[3, 7]] = True
+    for picked in (mask, torch.from_numpy(mask), mask.tolist()):
+        assert store[picked] == program[[3, 7]]
+    assert store[program.names[5]] == program[5]
+
+
+def test_a_forked_process_is_told_to_open_the_store_itself(path):
+    loader = DataLoader(
+        strop.open_store(path),
+        sampler=[0],
+        batch_size=None,
+        num_workers=1,
+        multiprocessing_context="fork",
+    )
+    # The loader raises the error of its worker as a RuntimeError.
+    with pytest.raises(RuntimeError, match=r'(?s)StoreError.*multiprocessing_context="spawn"'):
+        next(iter(loader))
 
 
 def test_sql_sees_programs_and_rejects(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,8 +44,11 @@ def info(store: StorePath, version: Version = None, as_json: Json = False) -> No
         f"  columns: {', '.join(facts['columns'])}",
     ]
     if facts["programs"]:
-        size = f"{facts['bytes'] / 2**20:,.1f} MiB in {facts['fragments']:,} files"
-        lines.append(f"  size: {size}, {facts['bytes_per_image']} bytes an image")
+        codes = facts["length"]["mean"] * math.log2(facts["codebook_size"]) / 8
+        lines.append(
+            f"  size: {facts['bytes'] / 1e3:,.0f} KB in {facts['fragments']:,} file(s), "
+            f"{facts['bytes_per_image']:,.0f} bytes per image, {codes:.0f} of them codes"
+        )
     for name in ("length", "quality"):
         if facts[name]:
             lines.append(f"  {name}: {_spread(facts[name])}")
@@ -64,7 +68,7 @@ def check(store: StorePath, version: Version = None, as_json: Json = False) -> N
     if as_json:
         print_json(result)
     else:
-        out.print(f"{result['good']:,} of {result['programs']:,} programs are sound")
+        out.print(f"{result['good']:,} of {result['programs']:,} programs are valid")
     if result["problems"]:
         fail("damaged", () if as_json else result["problems"])
 
@@ -106,8 +110,8 @@ def export(
     say(f"Wrote {found['programs']:,} programs to {output}")
     if "of_fixed_rate" in found:
         size, share = found["bytes_per_image"], found["of_fixed_rate"]
-        say(f"{size:.1f} bytes an image, {100 * share:.1f} % of the fixed rate")
+        say(f"{size:.1f} bytes per image, {100 * share:.1f} % of the fixed rate")
 
 
 def _spread(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in values.items())
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())

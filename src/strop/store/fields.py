@@ -11,23 +11,37 @@ import pyarrow as pa
 import torch
 from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from strop.device import check_device
 from strop.errors import StoreError
+from strop.model.inputs import check_batch
 from strop.model.tokenizer import Tokenizer
 from strop.prefetch import map_ahead
 from strop.store.schema import read_programs
 
 if TYPE_CHECKING:
-    from strop.store.store import Store
+    from strop.store.store import RowIndex, Store
 
 READ = 2048
 """Rows that are read at a time."""
 
-Batch = dict[str, Any]
+
+class FieldBatch(dict[str, Any]):
+    """What `Fields` yields. A `DataLoader` must not put several into another batch."""
 
 
-class Fields(IterableDataset[Batch]):
+def _refuse(batches: Sequence[FieldBatch], **_: Any) -> None:
+    raise StoreError(
+        "`store.fields()` yields batches already, and the DataLoader makes batches of them.",
+        "Give the DataLoader batch_size=None, and `fields` the size of a batch.",
+    )
+
+
+default_collate_fn_map[FieldBatch] = _refuse
+
+
+class Fields(IterableDataset[FieldBatch]):
     """Batches `{"field": (B, S, d_enc) float32 on the device, "key": [...], kept columns}`.
 
     Columns of numbers are tensors, others are lists. Each process of `torch.distributed`, and each
@@ -49,8 +63,9 @@ class Fields(IterableDataset[Batch]):
         drop_last: bool = False,
         workers: int = 2,
     ) -> None:
-        if batch < 1 or workers < 1:
-            raise StoreError(f"batch is {batch}, workers is {workers}.", "Give 1 or more.")
+        check_batch(batch)
+        if workers < 1:
+            raise StoreError(f"workers is {workers}.", "Give 1 or more.")
         self.store = store
         self.model = _on(store.model, device)
         self.batch, self.shuffle, self.seed = batch, shuffle, seed
@@ -83,7 +98,7 @@ class Fields(IterableDataset[Batch]):
         self._rows, self.epoch = state["rows"], state["epoch"]
         self._done = self._resume = state["done"]
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[FieldBatch]:
         rows = part_of(self._rows, *_part(), seed=(self.seed, self.epoch) if self.shuffle else None)
         if self.drop_last:  # every part has the same number of batches
             rows = rows[: self._rows // _part()[1] // self.batch * self.batch]
@@ -98,13 +113,12 @@ class Fields(IterableDataset[Batch]):
         self.epoch += 1
         self._done, self._rows = 0, len(self.store)
 
-    def __getitem__(self, index: int | slice | Sequence[int]) -> Batch:
-        """Rows of the store, independent of the shares: one for an integer, else a batch."""
-        if isinstance(index, int | np.integer):
-            return {name: values[0] for name, values in self[[int(index)]].items()}
-        if isinstance(index, slice):
-            index = range(*index.indices(len(self.store)))
-        return self._interpret(self._read(index))
+    def __getitem__(self, index: RowIndex) -> FieldBatch:
+        """Rows of the store, independent of the shares: one for a number or a key, else a batch."""
+        found = self._interpret(self._read(self.store.rows_of(index)))
+        if isinstance(index, int | np.integer | str):
+            return FieldBatch((name, values[0]) for name, values in found.items())
+        return found
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -113,13 +127,13 @@ class Fields(IterableDataset[Batch]):
             **{name: getattr(self, name) for name in ("batch", "shuffle", "seed", "drop_last")},
         }
 
-    def _read(self, rows: Sequence[int] | np.ndarray) -> pa.Table:
+    def _read(self, rows: RowIndex) -> pa.Table:
         return self.store.read(rows, columns=["key", "codes", "length", *self.store.kept])
 
-    def _interpret(self, table: pa.Table) -> Batch:
+    def _interpret(self, table: pa.Table) -> FieldBatch:
         program = read_programs(table, self.store.info, self.store.path)
         kept = {name: _values(table[name]) for name in self.store.kept}
-        return {"field": self.model.interpret(program), "key": list(program.names), **kept}
+        return FieldBatch(field=self.model.interpret(program), key=list(program.names), **kept)
 
 
 def part_of(

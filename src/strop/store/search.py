@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -88,8 +89,12 @@ def search(
     codes: str | None = None,
 ) -> Results:
     """See `Store.search`."""
-    if k < 1:
-        raise StoreError(f"k is {k}.", "Give 1 or more.")
+    if not isinstance(k, numbers.Integral) or k < 1:
+        raise StoreError(f"k is {k!r}.", "Give a whole number, 1 or more.")
+    if codes is not None and not isinstance(codes, str):
+        raise StoreError(f"codes is {codes!r:.60}.", 'Give a text such as "17 and not 903".')
+    if region is not None and (isinstance(region, str) or len(region) != 4):
+        raise StoreError(f"region is {region!r:.60}.", "Give (x, y, width, height) in pixels.")
     if query is not None and like is not None:
         raise StoreError("Both a query and a key are given.", "Give one of them.")
     if region is not None and (query is None or isinstance(query, Program)):

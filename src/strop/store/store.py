@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strop.errors import FormatError, StoreError, StropError
+from strop.errors import FormatError, StoreError, StropError, parsing
 from strop.files import PathLike
 from strop.listing import expand
 from strop.model.checkpoint import load
@@ -37,23 +38,40 @@ VERSIONS = "versions"
 """The folder of a store with the programs of other models, by name."""
 
 
+RowIndex = int | str | slice | Sequence[int] | np.ndarray
+"""What picks rows: see `Store.rows_of`."""
+
+
+class NoStoreError(StoreError):
+    """There is no store at a path."""
+
+
 def open_store(
     path: PathLike,
     *,
     version: str | None = None,
-    model: Tokenizer | None = None,
+    model: Tokenizer | str | None = None,
     storage_options: dict[str, str] | None = None,
 ) -> Store:
     """Open a store that `strop encode DATA -o STORE` wrote.
 
     path             a folder, or a URL that Lance reads, such as s3://bucket/photos.lance
     version          the programs of another model, written with `--as VERSION`
-    model            the tokenizer that interprets the programs, if it is not to be loaded by the
-                     name that the store holds
+    model            the tokenizer that interprets the programs, or its name; by default the name
+                     that the store holds
     storage_options  credentials and settings for a URL
     """
+    tokenizer = load(model) if isinstance(model, str) else model
     where = str(path) if version is None else below(str(path), f"{VERSIONS}/{version}")
-    return Store(where, model=model, storage_options=storage_options)
+    try:
+        return Store(where, model=tokenizer, storage_options=storage_options)
+    except NoStoreError as error:
+        if version is None:
+            raise
+        raise NoStoreError(
+            f"The store {path} has no version {version!r}.",
+            f"Write it with: strop encode DATA -o {path} --as {version}",
+        ) from error
 
 
 class Store:
@@ -81,6 +99,7 @@ class Store:
         self.info = read_info(self.dataset.schema, path)
         self._model: Tokenizer | None = None
         self._verified: set[int] = set()
+        self._process = os.getpid()
         self.index: Index | Memory | None = None
         self._measure()
         if model is not None:
@@ -89,13 +108,10 @@ class Store:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def __getitem__(self, index: int | slice | Sequence[int]) -> Program:
-        """One program for an integer, else the batch of the rows that `index` picks."""
-        if isinstance(index, slice):
-            return self.programs(range(*index.indices(len(self))))
-        if isinstance(index, int | np.integer):
-            return self.programs([int(index)])[0]
-        return self.programs(index)
+    def __getitem__(self, index: RowIndex) -> Program:
+        """One program for a number or a key, else the batch of the rows that `index` picks."""
+        programs = self.programs(self.rows_of(index))
+        return programs[0] if isinstance(index, int | np.integer | str) else programs
 
     def __iter__(self) -> Iterator[Program]:
         for start in range(0, len(self), 1024):
@@ -167,16 +183,32 @@ class Store:
         self._model = tokenizer
         self.index = None
 
-    def programs(self, rows: Sequence[int] | range) -> Program:
+    def rows_of(self, index: RowIndex) -> np.ndarray:
+        """The rows (n,) int64 that a number, a key, a slice, numbers or a mask of all rows pick."""
+        if isinstance(index, str):
+            return np.array([self.row_of(index)])
+        if isinstance(index, slice):
+            return np.arange(*index.indices(len(self)))
+        problem = f"{index!r:.80} is not the number of a row, nor a list of numbers"
+        remedy = "Give numbers, a slice, a key, or a mask with one entry per row."
+        with parsing(StoreError, problem, remedy):
+            picked = np.asarray(index)
+        if picked.dtype == bool and picked.shape == (len(self),):
+            return np.flatnonzero(picked)
+        if isinstance(index, int | np.integer) and picked.dtype != bool:
+            picked = picked[None]
+        if picked.ndim != 1 or (picked.size and picked.dtype.kind not in "iu"):
+            raise StoreError(f"{problem}.", remedy)
+        return picked.astype(np.int64)
+
+    def programs(self, rows: RowIndex) -> Program:
         """The programs at `rows`, in that order, with their keys as names."""
-        table = self.read(np.asarray(rows), columns=["key", "codes", "length", "quality"])
+        table = self.read(rows, columns=["key", "codes", "length", "quality"])
         if not len(table):
             raise StoreError("This picks no program.", f"The store has {len(self):,}.")
         return read_programs(table, self.info, self.path)
 
-    def read(
-        self, rows: Sequence[int] | np.ndarray | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
+    def read(self, rows: RowIndex | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of the table at `rows`, in that order, or all of them."""
         names = list(self.columns if columns is None else columns)
         for name in names:
@@ -188,13 +220,7 @@ class Store:
             self._verify(range(len(self._starts) - 1))
             with reading(self.path):
                 return self.dataset.to_table(columns=names)
-        wanted = np.asarray(rows)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise StoreError(
-                f"{wanted.tolist()!r:.80} is not the number of a row, nor a list of numbers.",
-                "Give numbers or a slice. store.row_of(key) is the row of a key.",
-            )
-        wanted = wanted.astype(np.int64)
+        wanted = self.rows_of(rows)
         count = len(self)
         wrong = wanted[(wanted < -count) | (wanted >= count)]
         if len(wrong):
@@ -326,6 +352,12 @@ class Store:
 
     def _verify(self, numbers: Sequence[int] | np.ndarray) -> None:
         """Compare the rows of fragments with their checks, once; `FormatError` if any differs."""
+        if os.getpid() != self._process:  # Lance crashes or hangs
+            raise StoreError(
+                f"The store {self.path} was opened before this process was forked.",
+                'Open it in this process, or give the DataLoader multiprocessing_context="spawn". '
+                "`store.fields` reads ahead without a DataLoader.",
+            )
         fragments = None
         for number in map(int, numbers):
             if number in self._verified:
@@ -369,8 +401,11 @@ def open_table(path: str, storage_options: dict[str, str] | None = None) -> lanc
             return lance.dataset(path, storage_options=storage_options)
     except FormatError as error:
         if isinstance(error.__cause__, ValueError) and "not found" in str(error.__cause__).lower():
-            raise StoreError(
-                f"There is no store at {path}.", f"Write one with: strop encode DATA -o {path}"
+            name = path.rstrip("/")
+            if "://" not in path and expand(path).is_dir():
+                name += ".lance"  # a folder of something else, such as images
+            raise NoStoreError(
+                f"There is no store at {path}.", f"Write one with: strop encode DATA -o {name}"
             ) from error
         raise
 
