@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -35,10 +36,10 @@ def main() -> None:
     parser.add_argument("--voc", help="folder of VOC 2012; default: rendered scenes")
     parser.add_argument("--count", type=int, default=240, help="rendered scenes to train on")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=1, help="heads to train on each source")
     parser.add_argument("--json", type=Path, help="also write the scores to this file")
     parser.add_argument("--keep", help="folder for the stores; default: a temporary one")
     options = parser.parse_args()
-    torch.manual_seed(0)
     tok = strop.load("photos" if options.voc else "scenes")
     size = tok.config.image_size
     if options.voc:
@@ -87,9 +88,10 @@ def main() -> None:
         print(f"\n{'features':10} {'mIoU':>6} {'on disk':>10} {'to read':>8} {'to train':>9}")
         rows = []
         for name, source in sources.items():
-            miou, reading, training = probe(source, masks, classes, options.epochs)
+            scores, reading, training = probe(source, masks, classes, options.epochs, options.seeds)
+            miou = statistics.mean(scores)
             rows.append({"features": name, "miou": miou, "bytes": sizes[name], "images": count})
-            rows[-1] |= {"reading_s": reading, "training_s": training}
+            rows[-1] |= {"scores": scores, "reading_s": reading, "training_s": training}
             kilobytes = f"{sizes[name] / 1000:,.0f} kB"
             print(f"{name:10} {miou:6.2f} {kilobytes:>10} {reading:6.1f} s {training:7.1f} s")
         print("on disk: the teacher's fields would be kept in half precision")
@@ -105,18 +107,23 @@ def square_mask(mask: Tensor | None, size: int) -> Tensor:
 
 
 def probe(
-    source: Callable[[int], Batches], masks: dict[str, Tensor], classes: int, epochs: int
-) -> tuple[float, float, float]:
-    """mIoU in percent of a linear head, and the seconds of reading fields and of training."""
+    source: Callable[[int], Batches],
+    masks: dict[str, Tensor],
+    classes: int,
+    epochs: int,
+    seeds: int,
+) -> tuple[list[float], float, float]:
+    """mIoU in percent of linear heads, and the seconds of reading fields and of training them."""
     start = time.perf_counter()
     fields, names = read(source(0))
     tested, tested_names = read(source(1))
     reading = time.perf_counter() - start
     start = time.perf_counter()
-    head = train(fields, torch.stack([masks[name] for name in names]), classes, epochs)
+    known = torch.stack([masks[name] for name in names])
     truth = torch.stack([masks[name] for name in tested_names])
-    miou = mean_iou(head, tested, truth, classes)
-    return miou, reading, time.perf_counter() - start
+    heads = [train(fields, known, classes, epochs, seed) for seed in range(seeds)]
+    scores = [mean_iou(head, tested, truth, classes) for head in heads]
+    return scores, reading, time.perf_counter() - start
 
 
 def read(batches: Batches) -> tuple[Tensor, list[str]]:
@@ -124,12 +131,12 @@ def read(batches: Batches) -> tuple[Tensor, list[str]]:
     return torch.cat(fields), [name for keys in names for name in keys]
 
 
-def train(fields: Tensor, truth: Tensor, classes: int, epochs: int) -> nn.Module:
+def train(fields: Tensor, truth: Tensor, classes: int, epochs: int, seed: int) -> nn.Module:
     """Batch norm and a linear layer; the target of a patch is the most frequent class in it."""
     side = math.isqrt(fields.shape[1])
     patches = truth.unflatten(1, (side, -1)).unflatten(3, (side, -1)).transpose(2, 3)
     target = patches.flatten(3).flatten(1, 2).mode(dim=-1).values.long()
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     head = nn.Sequential(nn.BatchNorm1d(fields.shape[-1]), nn.Linear(fields.shape[-1], classes))
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-2)
     steps = epochs * math.ceil(len(fields) / 32)

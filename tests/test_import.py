@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +31,21 @@ def test_models_are_loaded_without_packages_for_other_tasks():
     loaded = loaded_by("strop.load, strop.Tokenizer, strop.Program")
     assert "torch" in loaded
     assert not loaded & {"strop.training.loop", "strop.analysis", *HEAVY}
+
+
+def test_the_base_install_brings_no_package_of_stores():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    base = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    assert not base & {"pylance", "duckdb", "datasets", "ray", "lance-ray"}
+    assert {"pylance", "duckdb"} <= {
+        re.match(r"[\w-]+", line)[0] for line in project["optional-dependencies"]["store"]
+    }
+
+
+def test_stores_load_their_packages_when_they_are_used():
+    loaded = loaded_by("import strop.store.encode, strop.store.store, strop.cli.store")
+    assert "strop.store.engines" in loaded
+    assert not loaded & {"lance", "duckdb", "ray", "datasets"}
 
 
 def test_every_public_name_is_there():

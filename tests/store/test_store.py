@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import numpy as np
@@ -15,6 +16,9 @@ from torch.utils.data import DataLoader
 import strop
 from strop.errors import FormatError, StoreError
 from strop.program import Program
+from strop.store.encode import encode_corpus
+from strop.store.engines import encode_with_ray
+from strop.store.report import check
 from strop.store.schema import damaged_rows, with_checks
 from strop.store.store import Store
 from strop.store.writer import Writer
@@ -142,11 +146,74 @@ def test_a_missing_store_and_a_table_of_something_else_are_named(tmp_path):
         strop.open_store(tmp_path / "other.lance")
 
 
-def test_a_missing_package_is_named_with_its_install_line(path, monkeypatch):
+@pytest.mark.parametrize(
+    ("package", "extra", "use"),
+    [
+        ("duckdb", "store", lambda path: strop.open_store(path).sql("select 1")),
+        ("datasets", "store", lambda path: strop.open_store(path).to_hf()),
+        ("lance", "store", strop.open_store),
+        ("ray", "ray", lambda path: next(encode_with_ray(None, []))),
+    ],
+)
+def test_a_missing_package_is_named_with_its_install_line(path, monkeypatch, package, extra, use):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(StoreError, match=rf"pip install 'strop\[{extra}\]'"):
+        use(path)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=6, unique=True))
+def test_keys_may_be_any_text(tmp_path_factory, keys):
+    path = str(tmp_path_factory.mktemp("keys") / "a.lance")
+    program = draw_program(len(keys))
+    writer = Writer(path, INFO)
+    assert writer.append(rows(program, key=keys), "0") == len(keys)
+    assert writer.append(rows(program, key=keys), "again") == 0
     store = strop.open_store(path)
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(StoreError, match=r"pip install 'strop\[store\]'"):
-        store.sql("select 1")
+    assert store.keys == keys
+    assert [store.row_of(key) for key in keys] == list(range(len(keys)))
+    assert Writer(path, INFO).missing([*keys, "another key of thirteen or more"]).tolist() == [
+        *[False] * len(keys),
+        True,
+    ]
+
+
+def test_a_million_keys_sort_and_resume(tmp_path):
+    """Two fifths of a million are there, in another order: the other three are missing."""
+    path, count, part = str(tmp_path / "a.lance"), 1_000_000, 100_000
+    keys = [f"ü/{number:07d}.jpg" for number in range(count)]
+    order = np.random.default_rng(0).permutation(count)
+    there = order[: 4 * part]
+    template = rows(draw_program(part))
+    writer = Writer(path, INFO)
+    for start in range(0, len(there), part):
+        chosen = pa.array([keys[number] for number in there[start : start + part]])
+        assert writer.append(template.set_column(0, "key", chosen), f"{start}") == part
+    missing = Writer(path, INFO).missing(keys)
+    assert np.array_equal(np.flatnonzero(missing), np.sort(order[4 * part :]))
+
+
+def test_a_store_opens_elsewhere_without_its_images(photos, model, tmp_path, monkeypatch):
+    """Moved, with another working directory and no image: everything but the pictures is there."""
+    data, there = tmp_path / "data", tmp_path / "there"
+    shutil.copytree(photos, data)
+    here = tmp_path / "here.lance"
+    encode_corpus(str(data), here, model=model, workers=0)
+    expected = strop.open_store(here)
+    programs, table = expected[:], expected.to_arrow()
+    fields = expected.model.interpret(programs)
+    shutil.rmtree(data)
+    there.mkdir()
+    here.rename(there / "photos.lance")
+    monkeypatch.chdir(there)
+    store = strop.open_store("photos.lance")
+    assert store[:] == programs
+    assert store.to_arrow() == table
+    assert check(store)["problems"] == []
+    found = torch.cat([batch["field"] for batch in store.fields(batch=28)])
+    torch.testing.assert_close(found, fields)
+    assert len(store.search(like=store.keys[0], k=5).hits) == 5
+    assert store.picture(0, 16).shape == (3, 16, 16)
 
 
 def test_every_changed_byte_of_a_data_file_is_found(path, tmp_path):
