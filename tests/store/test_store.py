@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sys
 
@@ -56,6 +57,22 @@ def test_writers_at_the_same_time_write_each_key_once(tmp_path):
     assert sorted(store.keys) == sorted(programs.names)
     order = [programs.names.index(key) for key in store.keys]
     assert store[:] == programs[order]
+
+
+def test_a_file_that_is_cut_off_is_not_committed(path, program):
+    """A limit on the size of files stands for the full disk, which Lance does not notice."""
+    writer, more = Writer(path, INFO, {"caption": pa.string()}), draw_program(48)[40:]
+    new = rows(more, caption=pa.array(["new"] * len(more)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
+    try:
+        with pytest.raises(StoreError, match=r"Only 2,048 of .* Free some space"):
+            writer.append(new, "new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert strop.open_store(path)[:] == program
+    assert writer.append(new, "new") == 8
+    assert len(strop.open_store(path)[:]) == 48
 
 
 def test_programs_come_back_as_they_were_written(path, program):

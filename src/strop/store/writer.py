@@ -79,7 +79,7 @@ class Writer:
         """Commit rows, without their checks, as the slice `name`. Returns how many were new."""
         require("lance", StoreError)
         import lance
-        from lance.fragment import write_fragments
+        from lance.commit import CommitConflictError
 
         rows = with_checks(rows.cast(self._schema.remove(len(self._schema) - 1)))
         rows = rows.replace_schema_metadata(self._schema.metadata)
@@ -91,14 +91,7 @@ class Writer:
             if not len(rows):
                 return 0
             if written is None:
-                written = write_fragments(
-                    rows,
-                    self._table,
-                    schema=self._schema,
-                    data_storage_version=DATA_STORAGE_VERSION,
-                    storage_options=self._options,
-                )
-                self._sync(written)
+                written = self._write(rows, self._table, self.path)
             earlier = [fragment.metadata for fragment in self._table.get_fragments()]
             first = max((fragment.id for fragment in earlier), default=-1) + 1
             for number, fragment in enumerate(written):
@@ -111,7 +104,7 @@ class Writer:
                 self._table = lance.LanceDataset.commit(
                     self._table, transaction, storage_options=self._options
                 )
-            except lance.commit.CommitConflictError:
+            except CommitConflictError:
                 self._open()
                 continue
             self._learn([rows])
@@ -124,8 +117,15 @@ class Writer:
         """Note images that could not be read: rows of `key`, `source` and `reason`."""
         if not rows:
             return
+        require("lance", StoreError)
+        import lance
+
         table = pa.Table.from_pylist(rows, REJECTS_SCHEMA)
-        self._create(below(self.path, REJECTS), REJECTS_SCHEMA).insert(table)
+        path = below(self.path, REJECTS)
+        rejects = self._create(path, REJECTS_SCHEMA)
+        operation = lance.LanceOperation.Append(self._write(table, rejects, path))
+        transaction = lance.Transaction(rejects.version, operation)
+        lance.LanceDataset.commit(rejects, transaction, storage_options=self._options)
         self._rejected = np.sort(np.concatenate([self._rejected, key_hashes(table["key"])]))
 
     def clean(self) -> None:
@@ -203,17 +203,34 @@ class Writer:
         order = np.argsort(joined := np.concatenate(known), kind="stable")
         self._known, self._source = joined[order], np.concatenate(source)[order]
 
-    def _sync(self, fragments: list[Any]) -> None:
-        """Write the data to the disk before a commit refers to it."""
-        for fragment in fragments:
-            for file in fragment.files:
-                path = Path(self.path) / "data" / file.path
-                if path.is_file():
-                    descriptor = os.open(path, os.O_RDONLY)
-                    try:
-                        os.fsync(descriptor)
-                    finally:
-                        os.close(descriptor)
+    def _write(self, rows: pa.Table, table: lance.LanceDataset, path: str) -> list[Any]:
+        """Write fragments of the table at `path`, to the disk before a commit refers to them.
+
+        Lance does not notice if a full disk cuts off the end of a file.
+        """
+        from lance.fragment import write_fragments
+
+        written = write_fragments(
+            rows,
+            table,
+            schema=rows.schema,
+            data_storage_version=DATA_STORAGE_VERSION,
+            storage_options=self._options,
+        )
+        for file in (file for fragment in written for file in fragment.files):
+            place = Path(path) / "data" / file.path
+            if not place.is_file():  # at a URL
+                continue
+            with place.open("rb") as opened:
+                os.fsync(opened.fileno())
+                size = os.fstat(opened.fileno()).st_size
+            if file.file_size_bytes not in (None, size):
+                place.unlink()
+                raise StoreError(
+                    f"Only {size:,} of {file.file_size_bytes:,} bytes of {place} were written.",
+                    "Free some space on the disk, and repeat the command.",
+                )
+        return list(written)
 
 
 def _contains(known: np.ndarray, hashes: np.ndarray) -> np.ndarray:
