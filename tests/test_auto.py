@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from strop.errors import ConfigError, ImageError, ModelError
+from strop.images import save_image
 from strop.model.tokenizer import Tokenizer
 
 SCRIPT = """
 {imports}
-import torch
-from strop.images import to_tensor
+import pickle, torch
+config = transformers.AutoConfig.from_pretrained({folder!r})
+assert pickle.loads(pickle.dumps(config)).model == config.model
 model = transformers.AutoModel.from_pretrained({folder!r}, dtype="bfloat16", device_map="cpu")
 processor = transformers.AutoImageProcessor.from_pretrained({folder!r})
 assert isinstance(model, strop.Tokenizer) and model.precision == "bf16"
@@ -24,6 +26,13 @@ images = torch.arange(2 * 3 * 40 * 70).reshape(2, 3, 40, 70).mul(7).to(torch.uin
 encoding = model(**processor(list(images), return_tensors="pt"))
 program = strop.load({folder!r}, device="cpu").encode(images, length="max")
 assert torch.equal(encoding.codes, program.codes)
+pipeline = transformers.pipeline("image-feature-extraction", model={folder!r}, device="cpu")
+assert pipeline.model.dtype == torch.float32
+features = torch.tensor(pipeline({image!r}))
+assert torch.allclose(features, pipeline.model.field({image!r}), atol=1e-5)
+if "photos" in strop.list_models():
+    assert transformers.AutoConfig.from_pretrained("photos").model_type == "strop"
+    assert transformers.AutoModel.from_pretrained("photos").about["name"]
 """
 
 
@@ -32,9 +41,10 @@ assert torch.equal(encoding.codes, program.codes)
     ["import strop, transformers", "import transformers; transformers.AutoModel; import strop"],
     ids=["strop first", "transformers first"],
 )
-def test_auto_classes_load_a_saved_model(tokenizer, tmp_path, imports):
+def test_auto_classes_load_a_saved_model(tokenizer, images, tmp_path, imports):
     tokenizer.save_pretrained(tmp_path)
-    script = SCRIPT.format(imports=imports, folder=str(tmp_path))
+    save_image(tmp_path / "a.png", images[0])
+    script = SCRIPT.format(imports=imports, folder=str(tmp_path), image=str(tmp_path / "a.png"))
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
 

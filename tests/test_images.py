@@ -484,7 +484,7 @@ def test_a_read_only_array_gives_no_warning():
         (np.zeros((8, 8, 3), object), r"object .*Give uint8"),
         (np.zeros((8, 8, 3), "U1"), r"<U1 .*Give uint8"),
         (None, r"A NoneType is not an image. Give a path, bytes"),
-        (3, r"A int is not an image"),
+        (3, r"An int is not an image"),
         ([1, 2], r"A list is not an image"),
     ],
 )

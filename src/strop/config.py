@@ -65,7 +65,7 @@ def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "confi
             f"{where} lacks {', '.join(missing)}.", f"Give a value for each in {where}."
         )
     return kind(
-        **{key: _typed(hints[key], value, f"{where}.{key}") for key, value in values.items()}
+        **{key: typed(hints[key], value, f"{where}.{key}") for key, value in values.items()}
     )
 
 
@@ -164,14 +164,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _typed(hint: Any, value: Any, where: str) -> Any:
+def typed(hint: Any, value: Any, where: str) -> Any:
     """`value` as `hint`, or a `ConfigError`. An int passes for a float; nothing else converts."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         options = typing.get_args(hint)
         if value is None and type(None) in options:
             return None
-        return _typed(next(o for o in options if o is not type(None)), value, where)
+        return typed(next(o for o in options if o is not type(None)), value, where)
     if origin is typing.Literal:
         if value in typing.get_args(hint):
             return value
@@ -183,7 +183,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where} is {value!r}.", "Expected a list.")
         item = typing.get_args(hint)[0]
-        return tuple(_typed(item, each, f"{where}[{i}]") for i, each in enumerate(value))
+        return tuple(typed(item, each, f"{where}[{i}]") for i, each in enumerate(value))
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type[Any], hint), value, where)
     if type(value) is int and abs(value) > MOST:

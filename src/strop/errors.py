@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class StropError(Exception):
@@ -81,6 +82,14 @@ def reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         said = f"{said} is missing"
     return f"{said or type(error).__name__}".splitlines()[0][:200]
+
+
+def expect(value: object, kind: Any, what: str, error: type[StropError], remedy: str) -> None:
+    """Refuse a value that is not of `kind`, which the error calls `what`."""
+    if not isinstance(value, kind):
+        name = type(value).__name__
+        given = f"A{'n' if name.startswith((*'aeioAEIO', 'nd')) else ''} {name}"
+        raise error(f"{repr(value)[:60] if name == 'str' else given} is not {what}.", remedy)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from strop.errors import ImageError, parsing
+from strop.config import typed
+from strop.errors import ConfigError, ImageError, expect, parsing
 from strop.files import PathLike, atomic_path
 
 Fit = Literal["squash", "crop", "pad"]
@@ -100,6 +101,7 @@ def read_square_and_size(
     image: ImageLike, size: int, fit: Fit = "squash", name: str = ""
 ) -> tuple[Tensor, tuple[int, int]]:
     """What `read_square` returns, with the (width, height) of the upright image."""
+    check_square(size, fit)
     if isinstance(image, str | os.PathLike | bytes):
         name = name or _name(image)
         with open_image(image, name) as opened:
@@ -179,7 +181,8 @@ def _open_file(path: str | os.PathLike[str], name: str) -> IO[bytes]:
             )
         return Path(path).open("rb")
     except FileNotFoundError as error:
-        raise ImageError(f"There is no file {name}.", "Check the path.") from error
+        remedy = "Addresses are not fetched: download it." if "://" in name else "Check the path."
+        raise ImageError(f"There is no file {name}.", remedy) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ImageError(
             f"Cannot read {name} ({getattr(error, 'strerror', None) or error}).",
@@ -314,24 +317,22 @@ def to_tensor(image: ImageLike) -> Tensor:
                 "Give uint8 in [0, 255] or float in [0, 1].",
             )
         return tensor_to_bytes(torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1))
-    if isinstance(image, Tensor):
-        if image.ndim != 3 or image.shape[0] != 3:
-            raise ImageError(
-                f"A tensor of shape {tuple(image.shape)} is not an RGB image.",
-                "Give it as (3, H, W), or a batch as (B, 3, H, W).",
-            )
-        return tensor_to_bytes(image)
-    raise ImageError(
-        f"A {type(image).__name__} is not an image.",
-        "Give a path, bytes, a PIL image, an array (H, W, 3) or a tensor (3, H, W).",
-    )
+    remedy = "Give a path, bytes, a PIL image, an array (H, W, 3) or a tensor (3, H, W)."
+    expect(image, Tensor, "an image", ImageError, remedy)
+    if image.ndim != 3 or image.shape[0] != 3:
+        raise ImageError(
+            f"A tensor of shape {tuple(image.shape)} is not an RGB image.",
+            "Give it as (3, H, W), or a batch as (B, 3, H, W).",
+        )
+    return tensor_to_bytes(image)
 
 
 def tensor_to_bytes(images: Tensor) -> Tensor:
     """Images `(..., 3, H, W)`, uint8 or float in [0, 1], to uint8; others are refused."""
-    if images.numel() == 0:
+    if images.numel() == 0 or images.is_meta:
         raise ImageError(
-            f"A tensor of shape {tuple(images.shape)} has no pixels.", "Give at least one."
+            f"A tensor of shape {tuple(images.shape)} on {images.device} has no pixels.",
+            "Give at least one.",
         )
     if images.dtype == torch.uint8:
         return images
@@ -349,6 +350,13 @@ def tensor_to_bytes(images: Tensor) -> Tensor:
             "Floats are in [0, 1]: divide by 255, or undo a mean and std normalisation.",
         )
     return (images.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def check_square(size: int, fit: Fit) -> None:
+    """Refuse a size or a fit that no square has."""
+    typed(Fit, fit, "fit")
+    if typed(int, size, "size") < 1:
+        raise ConfigError(f"size is {size}.", "Give at least 1.")
 
 
 def content_box(width: int, height: int, size: int, fit: Fit) -> tuple[int, int, int, int]:
@@ -381,6 +389,7 @@ def fit_square(images: Tensor, size: int, fit: Fit = "squash", *, in_bytes: bool
     `PAD_COLOUR`; `content_box` tells where the picture is. `in_bytes` resizes bytes, which is
     several times as fast as floats and rounds differently.
     """
+    check_square(size, fit)
     height, width = images.shape[-2:]
     if (height, width) == (size, size):
         return images

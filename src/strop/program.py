@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.errors import FormatError, ProgramError, parsing
+from strop.device import check_device
+from strop.errors import FormatError, ProgramError, expect, parsing
 from strop.files import PathLike, atomic_path, check_format, format_tag, write_text
 from strop.identity import digest, of_tensors
 from strop.parquet import check_claims
@@ -43,6 +44,9 @@ class CodeLengths(Protocol):
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Program:
     """The programs of a batch of images. It is immutable: every edit returns a new one.
+
+    Programs share tensors with the edits and rows made of them, so that these cost little. Do not
+    change a tensor in place: clone it, and make a program of the clone.
 
     codes          (B, K) int64; the first `lengths[b]` of row b are active
     lengths        (B,) int64, in [1, K]
@@ -109,6 +113,9 @@ class Program:
             raise ProgramError(
                 "This is a single program, which has no rows.", "Read `program.codes` instead."
             )
+        if isinstance(index, tuple):
+            remedy = "Pick rows with a list, program[[0, 1]], and codes with program.codes[0, 1]."
+            raise ProgramError(f"{index!r:.60} is not a row.", remedy)
         rows = torch.arange(len(self))
         try:
             wanted = index if isinstance(index, slice) else torch.as_tensor(index, device="cpu")
@@ -144,6 +151,7 @@ class Program:
 
     def to(self, device: str | torch.device) -> Program:
         """The same program on another device."""
+        check_device(device)
         return self._map(lambda part: part.to(device))
 
     def as_batch(self) -> Program:
@@ -159,6 +167,8 @@ class Program:
         """Join batches of the same model and K, in order."""
         if not programs:
             raise ProgramError("There is nothing to join.", "Give at least one program.")
+        for each in programs:
+            expect(each, Program, "a program", ProgramError, "Join what `encode` returns.")
         parts = [program.as_batch() for program in programs]
         first = parts[0]
         for other in parts[1:]:
@@ -316,6 +326,8 @@ class Program:
         Ids of codes are the codes, 0 to N - 1; holes are left out. `bos` and `eos` are put around
         each program, `pad` after it. By default they are N, N + 1 and N + 2.
         """
+        for given in (bos, eos, pad):
+            expect(given, Integral | None, "the id of a token", ProgramError, "Give whole numbers.")
         first = self.codebook_size
         begin, end, padding = (
             first + offset if given is None else given

@@ -172,7 +172,7 @@ def test_files_with_impossible_tensors_are_refused(prior, tmp_path):
 
 
 def test_programs_of_another_prior_are_refused(prior):
-    with pytest.raises(ProgramError, match="not of this prior"):
+    with pytest.raises(ProgramError, match="not written for this prior"):
         prior.bits(program_of([[1]], N + 1, K))
     with pytest.raises(ProgramError, match="of model"):
         replace(prior, model="a-b").bits(program_of([[1]], N, K, "c-d"))

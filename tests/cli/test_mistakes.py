@@ -61,6 +61,10 @@ MISTAKES = [
     ("train strop-xs --data photos --set lr=1", "Did you mean 'training.learning_rate'?"),
     ("train strop-xs --data photos --set training.steps=x", "--set training.steps is 'x'. Give a"),
     ("train strop-xs --data photos --log tensorbord", "--log is 'tensorbord'. Did you mean"),
+    (
+        "eval photos --data photos --suite segmentation",
+        "semantic, which photos does not have",
+    ),
     ("eval photos --data photos --suite algnment", "Did you mean 'alignment'?"),
     ("eval photos --data photos --protocol dino", "There is no probe protocol 'dino'. Did you"),
     ("study photos erasur --data photos -o out", "There is no study 'erasur'. Did you mean"),
@@ -76,7 +80,9 @@ MISTAKES = [
     ("interpret programs.jsonl -o f.npy", "Name it .safetensors."),
     ("encode photos -o locked/programs.parquet", "locked is not writable."),
     ("train strop-xs --data photos -o notes.txt", "notes.txt is a file. Name a folder."),
-    ("train-decoder photos --data photos", "photos is not a folder to write back to."),
+    ("train-decoder photos --data photos", "photos is a bundled model. Name a folder to write to"),
+    ("train-decoder none/model --data photos", "There is no folder none/model. Name a folder to"),
+    ("train-lengths photos --data photos", "photos is a bundled model. Name a folder to write to"),
     ("train-decoder phots --data photos", "There is no model 'phots'"),
     ("inspect photos --no-browser --host 0.0.0.0", "Give --token with a secret"),
     # Missing packages.

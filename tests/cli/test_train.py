@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,6 +101,18 @@ def test_one_of_several_processes_prints(pictures: str, tmp_path: Path, monkeypa
     assert not run("train", "strop-nano", "--out", tmp_path / "run", *options)
     axis = "--axis=training.seed=0"
     assert not run("sweep", "strop-nano", "--out", tmp_path / "sweep", axis, *options)
+
+
+def test_a_stopped_run_ends_with_the_status_of_an_interrupt(
+    pictures: str, tmp_path: Path, monkeypatch
+) -> None:
+    stopped = SimpleNamespace(finished=False, step=3, metrics={})
+    monkeypatch.setattr(commands, "run_training", lambda *given, **options: stopped)
+    options = ["train", "strop-nano", f"--data={pictures}", f"--out={tmp_path / 'run'}"]
+    for rank, said in ((0, "Stopped after step 3. Continue with --resume.\n"), (1, "")):
+        monkeypatch.setattr(commands, "this_process", lambda rank=rank: Workers(rank, 2))
+        result = CliRunner().invoke(app, options)
+        assert (result.exit_code, result.stdout) == (130, said)
 
 
 def test_broken_images_are_named(pictures: str, tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ def test_a_run_leaves_the_callers_random_numbers_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_a_single_image_has_no_floor():
+    alone = validate(tiny_tokenizer(), tiny_fields(1)[:, 0])
+    assert "r2_centred" in alone
+    assert not any("mean_field" in name for name in alone)
+
+
 def test_validation_agrees_with_the_definitions():
     tokenizer, fields = tiny_tokenizer(), tiny_fields(20)[:, 0]
     metrics = validate(tokenizer, fields, batch=7)

@@ -24,7 +24,7 @@ from strop.data.spec import open_dataset
 from strop.errors import ModelError
 from strop.figures import MUTED, PALETTE, Figure, new_figure, plain_axes
 from strop.metrics import effective_rank
-from strop.model.tokenizer import Tokenizer
+from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.program import Program
 
 Pairs = Iterator[tuple[Tensor, Tensor]]
@@ -83,6 +83,7 @@ def evaluate_model(
     data  what to measure: a spec, a dataset, or fields (n, S, d_enc) in the teacher's scale
     fit   images to fit the baselines on, different from `data`; None for no baselines
     """
+    check_tokenizer(tokenizer)
 
     def encoded(source: str | Dataset | Tensor) -> tuple[Tensor, Program, Tensor | None]:
         if isinstance(source, Tensor):

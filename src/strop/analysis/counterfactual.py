@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.errors import ProgramError
-from strop.model.tokenizer import Tokenizer
+from strop.errors import ProgramError, expect
+from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.program import Program
 
 Edit = Literal["erase", "delete", "replace"]
@@ -35,11 +35,8 @@ def erasure(
     Other edits: "delete" also moves the following tokens up; "replace" sets a random other code,
     drawn with `seed`. All edits of all programs are interpreted together, `batch` at a time.
     """
-    if not isinstance(program, Program):
-        raise ProgramError(
-            f"A {type(program).__name__} is not a program.",
-            "Call erasure(tokenizer, program) with what `encode` returns.",
-        )
+    check_tokenizer(tokenizer)
+    expect(program, Program, "a program", ProgramError, "Call erasure(tokenizer, program).")
     rows = program.as_batch().to(tokenizer.device)
     grid = tokenizer.config.grid
     maps = torch.zeros(*rows.codes.shape, grid**2, device=rows.codes.device)

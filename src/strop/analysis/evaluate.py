@@ -34,7 +34,7 @@ from strop.data.spec import open_dataset, parse_spec
 from strop.device import describe_machine
 from strop.errors import ConfigError, DataError, StropError
 from strop.files import PathLike, exclusive
-from strop.model.tokenizer import Tokenizer
+from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.program import check_range
 from strop.progress import Progress, no_progress
 
@@ -110,6 +110,7 @@ def evaluate(
 
     Whatever can be refused is refused before any work.
     """
+    check_tokenizer(tokenizer)
     splits = open_splits(data, train)
     for length in probe_lengths:
         check_range(torch.tensor(length), 1, tokenizer.config.max_length, "length")

@@ -39,7 +39,7 @@ from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError, did_you_mean
 from strop.files import PathLike, exclusive
 from strop.identity import of_dataset
-from strop.model.tokenizer import Tokenizer
+from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.progress import Progress, no_progress
 
 
@@ -96,23 +96,22 @@ def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> N
         if all(getattr(record, part) is None for part in need.split(" or ")):
             parts = [each.name for each in fields(record) if getattr(record, each.name) is not None]
             raise DataError(
-                f"{name} needs {need}, which {data} has not: its records have {', '.join(parts)}.",
+                f"{name} needs {need}, which {data} does not have: its records have "
+                f"{', '.join(parts)}.",
                 "Use scenes:, which has everything, or a dataset with such annotations.",
             )
 
 
 def check_subject(analysis: Analysis, name: str, subject: Subject, options: Any) -> None:
     """Refuse a model or data that the analysis cannot use, before anything is encoded."""
-    subjects = [subject]
-    if analysis.fits:
-        if subject.train is None:
-            raise DataError(
-                f"{name} is fitted on data, and there is none for {subject.data}.",
-                "Give it with --train SPEC.",
-            )
-        subjects.append(subject.train)
-    for each in subjects if analysis.needs else ():
-        check_needs(analysis.needs, first_readable(each.dataset), name, each.data)
+    for each in (subject, subject.train if analysis.fits else None):
+        if each is not None and analysis.needs:
+            check_needs(analysis.needs, first_readable(each.dataset), name, each.data)
+    if analysis.fits and subject.train is None:
+        raise DataError(
+            f"{name} is fitted on data, and there is none for {subject.data}.",
+            "Give it with --train SPEC.",
+        )
     analysis.check(subject, options)
 
 
@@ -133,6 +132,7 @@ def run_study(
     `workers` processes read them. A result of the same model, data and options is not computed
     again; any other is replaced.
     """
+    check_tokenizer(tokenizer)
     analysis = find_analysis(name, STUDIES, "study")
     chosen = make_options(analysis, name, options or {})
     subject = Subject(

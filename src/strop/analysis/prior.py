@@ -127,8 +127,8 @@ class Prior:
         rows = program.to("cpu").as_batch()
         if (rows.codebook_size, rows.capacity) != (self.codebook_size, self.capacity):
             raise ProgramError(
-                f"Programs of {rows.capacity} out of {rows.codebook_size} codes are not of this "
-                f"prior, which has {self.capacity} and {self.codebook_size}.",
+                f"Programs of {rows.capacity} out of {rows.codebook_size} codes were not written "
+                f"for this prior, which has {self.capacity} and {self.codebook_size}.",
                 "Use the prior of the model that wrote them.",
             )
         if self.model and rows.model and self.model != rows.model:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +41,7 @@ from strop.errors import ConfigError, FormatError, ModelError, StropError
 from strop.files import atomic_path, format_tag
 from strop.identity import digest, of_dataset
 from strop.images import read_square, save_image
-from strop.model.checkpoint import list_models
+from strop.model.checkpoint import find_folder, list_models, read_config
 from strop.model.graph_engine import use_graphs
 from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
@@ -179,7 +179,8 @@ def encode(
     elif program is not None:
         _show(program, output)
     if missed:
-        say(f"{_below(missed, len(corpus) - len(broken), rule)}: {', '.join(missed)}")
+        read = len(corpus) - len(broken)
+        say(f"{rule.shortfall(len(missed), read, tokenizer.config)}: {', '.join(missed)}")
     if broken:
         unread = f"{len(broken)} of {plural(len(corpus), 'image')} could not be read."
         fail("skipped", broken.values(), unread)
@@ -207,7 +208,8 @@ def _encode_store(
     wrote = f"Wrote {report.encoded:,} of {report.images:,} programs to {report.store}{known}"
     show(as_json, asdict(report), wrote)
     if report.below_quality:
-        say(f"{_below(report.below_quality, report.encoded, rule)}.")
+        config, _ = read_config(find_folder(model))
+        say(f"{rule.shortfall(report.below_quality, report.encoded, config)}.")
     if report.elsewhere is not None:
         complain(
             "warning",
@@ -218,12 +220,6 @@ def _encode_store(
     if report.rejected:
         unread = f"{report.rejected:,} of {report.images:,} images could not be read."
         fail("rejected", [f"{row['key']}: {row['reason']}" for row in report.rejects], unread)
-
-
-def _below(missed: Sequence[str] | int, images: int, rule: LengthRule) -> str:
-    count = missed if isinstance(missed, int) else len(missed)
-    verb = "do not reach" if rule.verify else "are not expected to reach"
-    return f"{count:,} of {plural(images, 'image')} {verb} the quality"
 
 
 def interpret(
@@ -403,11 +399,7 @@ def _read(
 
 def _missed(tokenizer: Tokenizer, rule: LengthRule, program: Program | None) -> list[str]:
     """Names of the images whose programs do not reach the quality that was asked for."""
-    goal = rule.goal(tokenizer.config)
-    if program is None or program.quality is None or goal is None:
-        return []
-    below = (program.quality < goal).tolist()
-    return [name for name, short in zip(program.names, below, strict=True) if short]
+    return list(compress(program.names, rule.missed(program, tokenizer.config))) if program else []
 
 
 def _interpret(

@@ -116,15 +116,16 @@ def train(
             device=device,
             loading_workers=workers,
         )
-    if not this_process().first:  # they all know the same
-        return
-    if as_json:
+    first = this_process().first  # they all know the same
+    if first and as_json:
         print_json({"finished": result.finished, "step": result.step, **result.metrics})
-    elif result.finished:
+    elif first and result.finished:
         _print_metrics(result.metrics)
         out.print(f"The model is in {folder / 'model'}", soft_wrap=True)
-    else:
+    elif first:
         out.print(f"Stopped after step {result.step}. Continue with --resume.")
+    if not result.finished:
+        raise typer.Exit(130)  # the status after Ctrl-C in shells
 
 
 def train_decoder(
@@ -200,8 +201,10 @@ def _lock_folder(context: typer.Context, model: str, folder: Path | None) -> Non
     """Lock the folder that the model is written to until the command ends."""
     if not Path(model).is_dir() and "/" not in model:
         find_folder(model)  # raises unless it is a bundled model
-    if folder is None and (model in list_models() or not Path(model).is_dir()):
-        raise ConfigError(f"{model} is not a folder to write back to.", "Give one with --out.")
+    bundled = model in list_models()
+    if folder is None and (bundled or not Path(model).is_dir()):
+        what = f"{model} is a bundled model" if bundled else f"There is no folder {model}"
+        raise ConfigError(f"{what}.", "Name a folder to write to with --out.")
     context.with_resource(exclusive(folder or model))
 
 

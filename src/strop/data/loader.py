@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.data.record import PARTS, Batch, BatchDataset, Dataset, Record, stack
+from strop.config import typed
+from strop.data.record import PARTS, Batch, BatchDataset, Dataset, Record, check_dataset, stack
 from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
-from strop.images import Fit
+from strop.images import Fit, check_square
 from strop.prefetch import map_ahead
 from strop.random import mix
 from strop.squares import SquarePool
@@ -82,9 +83,11 @@ class Loader:
         pin_memory: bool | None = None,
         context: BaseContext | None = None,
     ) -> None:
+        check_dataset(dataset)
+        check_square(size, fit)
+        typed(Resize, resize, "resize")
         for what, value, least in (
             ("batch_size", batch_size, 1),
-            ("size", size, 1),
             ("workers", workers, 0),
             ("world", world, 1),
         ):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from strop.errors import DataError, StropError
+from strop.errors import DataError, StropError, expect
 
 VOID = 255
 """The semantic id of unlabelled pixels. Metrics ignore them."""
@@ -122,6 +122,13 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Record: ...
+
+
+def check_dataset(value: object) -> Dataset:
+    """`value` if it is a dataset; `DataError` otherwise."""
+    remedy = "Open one with `strop.data.open_dataset`: it takes specs such as folder:/photos."
+    expect(value, Dataset, "a dataset", DataError, remedy)
+    return cast("Dataset", value)
 
 
 @runtime_checkable

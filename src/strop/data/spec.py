@@ -5,6 +5,7 @@ All datasets of the paper's Section 5.1 have a kind.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from strop.data.clevr import clevr
 from strop.data.folders import ade20k, cityscapes, coco, cocostuff, folder, imagenet, voc
 from strop.data.nyuv2 import nyuv2
 from strop.data.packed import PackedDataset
-from strop.data.record import Dataset
+from strop.data.record import Dataset, check_dataset
 from strop.data.rendered import ScenesDataset
 from strop.data.shards import shards
 from strop.data.subset import subset
 from strop.data.tables import HuggingFaceTable, LanceTable, ParquetDataset
 from strop.errors import DataError, did_you_mean, parsing
+from strop.files import PathLike
 from strop.listing import expand, missing
 
 
@@ -82,11 +84,14 @@ def parse_spec(text: str) -> Spec:
     """
     text = text.strip()
     kind, colon, rest = text.partition(":")
+    place = text.rpartition("?")[0] if _has_query(text) and not colon else text
     if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind):
         is_path = kind not in KINDS and expand(text).is_dir()
     else:
         is_path = "/" in text or text in {".", "..", "~"} or (text != "" and expand(text).is_dir())
-    if is_path:
+    if place != text and expand(place).is_dir() and not expand(text).is_dir():
+        kind, colon, rest = "folder", ":", text
+    elif is_path:
         return Spec("folder", text, {})
     if kind not in KINDS and not colon and text:
         raise _no_folder(text)
@@ -119,10 +124,11 @@ def _no_folder(text: str) -> DataError:
     )
 
 
-def open_dataset(spec: str | Dataset) -> Dataset:
+def open_dataset(spec: PathLike | Dataset) -> Dataset:
     """Open the dataset that `spec` names; a dataset is returned as it is."""
-    if not isinstance(spec, str):
-        return spec
+    if not isinstance(spec, str | os.PathLike):
+        return check_dataset(spec)
+    spec = os.fspath(spec)
     with parsing(DataError, f"{spec[:200]} cannot be opened", "Check the spec and the files."):
         return _open(spec)
 

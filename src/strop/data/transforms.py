@@ -9,9 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from strop.config import typed
 from strop.data.decode import nearest
 from strop.data.record import VOID, Record
-from strop.images import Fit, content_box, fit_square, source_box
+from strop.images import Fit, check_square, content_box, fit_square, source_box
 
 Resize = Literal["exact", "fast"]
 
@@ -24,6 +25,8 @@ def fit_record(record: Record, size: int, fit: Fit = "squash", resize: Resize = 
     than one grey level. With `pad`, `valid` is False in the padding, where masks are `VOID`,
     instances 0 and depth 0.
     """
+    check_square(size, fit)
+    typed(Resize, resize, "resize")
     height, width = record.image.shape[1:]
     if (height, width) == (size, size):
         if fit == "pad" and record.valid is None:

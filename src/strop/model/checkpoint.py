@@ -16,13 +16,13 @@ from torch import Tensor
 import strop.model.card as card
 from strop.config import drop_retired, flatten, from_dict, to_dict
 from strop.device import choose_device
-from strop.errors import ConfigError, FormatError, ModelError, did_you_mean, parsing
+from strop.errors import ConfigError, FormatError, ModelError, did_you_mean, expect, parsing
 from strop.files import PathLike, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
 from strop.listing import expand
 from strop.model.model_engine import make_engine
 from strop.model.teacher import BUNDLED
-from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.model.tokenizer import Tokenizer, TokenizerConfig, precision_of
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -49,6 +49,9 @@ def load(
     name: PathLike,
     *,
     device: str | torch.device | None = None,
+    device_map: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+    torch_dtype: torch.dtype | str | None = None,
     engine: str = "torch",
     verify: bool = True,
     revision: str | None = None,
@@ -62,9 +65,15 @@ def load(
     device  where to put it; by default a GPU if there is one, or a CPU for the other engines
     engine  what computes: "torch"; on a CPU also "onnx" or "openvino", which are faster
     verify  compare the weights with the digest in `config.json`
+    dtype   sets `precision`: weights stay float32 and products are computed in it
 
-    The other options are those of `huggingface_hub.snapshot_download`.
+    As in transformers, `device_map` is one device, or "auto", and `torch_dtype` is `dtype`. The
+    other options are those of `huggingface_hub.snapshot_download`.
     """
+    precision = precision_of(torch_dtype if dtype is None else dtype)
+    if isinstance(device_map, dict):
+        raise ModelError("device_map is a dict.", "A tokenizer is on one device: name that.")
+    device = device or (None if device_map == "auto" else device_map)
     chosen = choose_device("cpu" if device is None and engine != "torch" else device)
     folder = find_folder(
         name,
@@ -75,6 +84,7 @@ def load(
         force_download=force_download,
     )
     tokenizer = load_folder(folder, verify=verify).to(chosen)
+    tokenizer.precision = precision
     tokenizer.engine = make_engine(engine, tokenizer)
     return tokenizer
 
@@ -91,11 +101,8 @@ def list_models() -> list[str]:
 
 def find_folder(name: PathLike, **hub: Any) -> Path:
     """The folder of a model, downloaded if it is a hub id."""
-    if not isinstance(name, str | os.PathLike):
-        raise ModelError(
-            f"{name!r:.60} is not the name of a model.",
-            "Give a bundled name, a folder or a hub id; `strop.list_models()` lists the first.",
-        )
+    remedy = "Give a bundled name, a folder or a hub id; `strop.list_models()` lists the first."
+    expect(name, str | os.PathLike, "the name of a model", ModelError, remedy)
     models = list_models()
     text = str(name)
     path = expand(name)

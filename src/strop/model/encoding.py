@@ -35,6 +35,10 @@ class Encoding:
     lengths: Tensor
     log_error: Tensor | None = None
 
+    def __getitem__(self, index: int) -> Tensor:
+        """A tensor by its number, the `field` first, which pipelines of transformers take."""
+        return list(self.as_dict().values())[index]
+
     def as_dict(self) -> dict[str, Tensor]:
         """All tensors that are not None, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}

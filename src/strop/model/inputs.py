@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from strop.device import to_device
-from strop.errors import ConfigError, ImageError, parsing
+from strop.errors import ConfigError, ImageError, expect, parsing
 from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 from strop.listing import find_images
 from strop.squares import Source, read_squares, reading_workers
@@ -117,7 +117,7 @@ def listed(images: Images) -> Images:
         text, path = os.fspath(images), Path(images)
         if path.is_dir() or (glob.has_magic(text) and not path.exists() and ":" not in text):
             return find_images([text])
-        if re.match(r"[a-z]\w+:", text) and not path.exists():
+        if re.match(r"[a-z]\w+:(?!//)", text) and not path.exists():
             raise ImageError(
                 f"There is no file {text}.",
                 f'If it is a dataset, open it: encode(strop.data.open_dataset("{text}")).',
@@ -140,10 +140,19 @@ def _content(file: Any) -> bytes:
 
 
 def names_of(images: Images) -> tuple[str, ...]:
-    """The names of images given as paths, or none if any is not a path."""
+    """The names of images given as paths, records or a dataset; or none if any has none."""
+    if hasattr(images, "label_names"):  # a dataset
+        return tuple(images.names()) if hasattr(images, "names") else ()
     each = images if isinstance(images, list | tuple) else [images]
-    paths = [os.fspath(image) for image in each if isinstance(image, str | os.PathLike)]
-    return tuple(paths) if len(paths) == len(each) else ()
+    names = [
+        os.fspath(image)
+        if isinstance(image, str | os.PathLike)
+        else ""
+        if _held(image) is None
+        else getattr(image, "name", "")
+        for image in each
+    ]
+    return tuple(names) if all(names) else ()
 
 
 def _each(images: Any) -> Iterator[ImageLike]:
@@ -164,10 +173,8 @@ def _each(images: Any) -> Iterator[ImageLike]:
         for index in range(len(images)):
             yield from _each(images[index])
     else:
-        raise ImageError(
-            f"A {type(images).__name__} is not an image.",
-            "Give paths, bytes, PIL images, arrays, tensors, or a collection of these.",
-        )
+        remedy = "Give paths, bytes, PIL images, arrays, tensors, or a collection of these."
+        expect(images, Iterable, "an image", ImageError, remedy)
 
 
 def _held(item: Any) -> Tensor | None:

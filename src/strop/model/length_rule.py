@@ -18,7 +18,7 @@ from strop.model.interpreter import prefix_mask
 from strop.model.length_head import whole_lengths
 from strop.model.rate_head import CONFIDENCE, RateHead, check_confidence
 from strop.model.tokenizer_config import TokenizerConfig
-from strop.program import check_range
+from strop.program import Program, check_range
 
 TOLERANCE = 0.01
 """How much above the least cosine error of an image a search accepts if nothing is said."""
@@ -90,6 +90,8 @@ class LengthRule:
                 raise ProgramError(
                     f"A length of {lengths.flatten()[0]:g} was given as a float.", remedy
                 )
+            if lengths.dtype == torch.bool:
+                raise ProgramError(f"length is {self.length!r:.60}.", remedy)
             object.__setattr__(self, "length", lengths)
 
     @property
@@ -114,6 +116,23 @@ class LengthRule:
             return None
         quality = self.quality or config.length_head.quality
         return None if quality is None else quality - 1e-6  # what is expected was rounded
+
+    def missed(self, program: Program, config: TokenizerConfig) -> list[bool]:
+        """Which programs do not reach the quality; nothing if that is not known."""
+        known, goal = program.quality, self.goal(config)
+        return [] if known is None or goal is None else (known < goal).tolist()
+
+    def shortfall(self, missed: int, images: int, config: TokenizerConfig) -> str:
+        """What to tell if so many programs do not reach the quality."""
+        default, one = config.length_head.quality, missed == 1
+        which = "the model's default cosine" if self.quality is None else "a cosine"
+        verb = ("does" if one else "do") if self.verify else ("is" if one else "are")
+        return (
+            f"{missed:,} of {images:,} image{'' if images == 1 else 's'} {verb} not "
+            f"{'' if self.verify else 'expected to '}reach {which} of "
+            f"{default if self.quality is None else self.quality:g}, "
+            f"even with all {config.max_length} tokens"
+        )
 
     def _given(self, name: str) -> bool:
         value = getattr(self, name)
@@ -201,7 +220,7 @@ def measured_lengths(
 
 
 def _check_number(name: str, value: object) -> None:
-    if not (value is None or isinstance(value, numbers.Real | Tensor)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Tensor | None):
         raise ProgramError(f"{name} is {value!r:.60}.", "Give a number.")
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, Self, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from strop.device import exact_products
-from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError
+from strop.device import check_device, exact_products
+from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError, expect
 from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprints, of_tokenizer
 from strop.model.decoder import Decoder
@@ -65,6 +65,8 @@ class Tokenizer(nn.Module):
         teacher_digest: str = "",
     ) -> None:
         super().__init__()
+        remedy = "Load a model that exists with `strop.load`."
+        expect(config, TokenizerConfig, "the config of a model", ConfigError, remedy)
         self.config = config
         self.about = about or {}
         self._precision: Precision | None = None
@@ -103,6 +105,19 @@ class Tokenizer(nn.Module):
     def device(self) -> torch.device:
         """Where the model is."""
         return self.quantizer.codebook.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights. Products are computed in `product_dtype`."""
+        return self.quantizer.codebook.dtype
+
+    def __repr__(self) -> str:
+        config, precision = self.config, precision_of(self.product_dtype)
+        return (
+            f"Tokenizer({str(self.about.get('name', ''))!r}, K={config.max_length}, "
+            f"codes={config.quantizer.codes}, teacher={config.teacher.name!r}, "
+            f"device={str(self.device)!r}, precision={precision!r})"
+        )
 
     @property
     def teacher(self) -> Teacher:
@@ -162,7 +177,7 @@ class Tokenizer(nn.Module):
                      teacher's field; by default the one in the model's config
         confidence   share of images that reach the quality; 0.9 by default
         verify       interpret a few prefixes of each program and choose the shortest that reaches
-                     the quality, or K if none does
+                     the quality, given or by default, or K if none does
         mean_length  mean length over all images. A rate head distributes the tokens so that the
                      expected error is least; without one, predicted lengths are shifted
         tolerance    of a search; 0.01 by default
@@ -171,7 +186,7 @@ class Tokenizer(nn.Module):
         `quality`, `confidence` and `verify` need a model with a rate head. All
         qualities give the same codes for an image, and a lower quality never a longer program.
         `Program.quality` is the measured similarity (verified or searched), or the expected one
-        (with a rate head), or None.
+        (with a rate head), or None. A warning counts programs that do not reach a given quality.
 
         On a CPU in fp32, images are encoded one by one, so that results do not depend on batch
         composition.
@@ -188,6 +203,8 @@ class Tokenizer(nn.Module):
         images = listed(images)
         names = names_of(images)
         program = self.encode_batches(self._batches(images, batch), rule, batch=batch)
+        if (quality is not None or verify) and (missed := sum(rule.missed(program, self.config))):
+            warnings.warn(f"{rule.shortfall(missed, len(program), self.config)}.", stacklevel=3)
         return replace(program, names=names, check=False)
 
     @torch.no_grad()
@@ -299,7 +316,7 @@ class Tokenizer(nn.Module):
         if isinstance(field, Program):
             field = self.interpret(field, batch=batch)
         self._check_field(field)
-        parts = field.to(self.device).split(batch)
+        parts = field.to(self.device, torch.float32).split(batch)
         return torch.cat([self._compute(self.engine.decode, part) for part in parts])
 
     @torch.no_grad()
@@ -437,15 +454,16 @@ class Tokenizer(nn.Module):
         self,
         save_directory: PathLike,
         *,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
         push_to_hub: bool = False,
         repo_id: str | None = None,
         **push: Any,
     ) -> None:
         """Write `config.json`, `model.safetensors` and a model card into a folder.
 
-        With `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name;
-        `push` goes to `push_to_hub`.
+        Parameters are written as `dtype`: float32, float16 or bfloat16, or such a name. With
+        `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name; `push`
+        goes to `push_to_hub`.
         """
         from strop.model.checkpoint import save_folder
 
@@ -454,7 +472,7 @@ class Tokenizer(nn.Module):
                 f"save_pretrained does not know {', '.join(push)}.",
                 "Give push_to_hub=True to upload, or leave it out.",
             )
-        save_folder(self, save_directory, dtype)
+        save_folder(self, save_directory, _DTYPES[precision_of(dtype) or "fp32"])
         if push_to_hub:
             self.push_to_hub(repo_id or Path(save_directory).name, **push)
 
@@ -472,12 +490,17 @@ class Tokenizer(nn.Module):
         from tempfile import TemporaryDirectory
 
         from huggingface_hub import HfApi
+        from huggingface_hub.errors import HFValidationError
 
         api = HfApi(token=token)
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
+            try:
+                repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            except HFValidationError as error:
+                raise ModelError(f"{repo_id!r} is no name on the hub.", "Give a/b.") from error
             commit = api.upload_folder(
-                repo_id=api.create_repo(repo_id, private=private, exist_ok=True).repo_id,
+                repo_id=repo_id,
                 folder_path=folder,
                 revision=revision,
                 commit_message=commit_message,
@@ -489,27 +512,12 @@ class Tokenizer(nn.Module):
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: PathLike,
-        *,
-        device: str | torch.device | None = None,
-        device_map: str | torch.device | None = None,
-        dtype: torch.dtype | str | None = None,
-        torch_dtype: torch.dtype | str | None = None,
         **options: Any,
     ) -> Tokenizer:
-        """`strop.load`, and its `options`, with the names of transformers.
-
-        `device_map` is one device, or "auto" for a GPU if there is one. `dtype` (or `torch_dtype`)
-        sets `precision`: weights stay float32 and products are computed in `dtype`.
-        """
+        """`strop.load`, which has the `options`, under the name that transformers uses."""
         from strop.model.checkpoint import load
 
-        precision = _precision(torch_dtype if dtype is None else dtype)
-        if isinstance(device_map, dict):
-            raise ModelError("device_map is a dict.", "A tokenizer is on one device: name that.")
-        device = device or (None if device_map == "auto" else device_map)
-        tokenizer = load(pretrained_model_name_or_path, device=device, **options)
-        tokenizer.precision = precision
-        return tokenizer
+        return load(pretrained_model_name_or_path, **options)
 
     # Internals.
 
@@ -545,7 +553,12 @@ class Tokenizer(nn.Module):
         return state
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        if fn(self.quantizer.codebook[:1]).dtype != torch.float32:  # .half(), .double()
+        try:
+            moved = fn(self.quantizer.codebook[:1])
+        except (AssertionError, RuntimeError):
+            check_device("cuda")  # says whether that is missing
+            raise
+        if moved.dtype != torch.float32:  # .half(), .double()
             raise ModelError(
                 "A tokenizer keeps its weights in float32: a rounded codebook gives other codes.",
                 'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',
@@ -611,11 +624,8 @@ class Tokenizer(nn.Module):
 
     def _check_field(self, field: Tensor) -> None:
         expected = (self.config.grid**2, self.config.teacher.width)
-        if not isinstance(field, Tensor):
-            raise ModelError(
-                f"A {type(field).__name__} is not a field.",
-                "Give a program to `decode`, or what `interpret` returns.",
-            )
+        remedy = "Give a program to `decode`, or what `interpret` returns."
+        expect(field, Tensor, "a field", ModelError, remedy)
         if field.ndim != 3 or field.shape[1:] != expected:
             raise ModelError(
                 f"A field of shape {tuple(field.shape)} does not fit this model.",
@@ -623,11 +633,8 @@ class Tokenizer(nn.Module):
             )
 
     def _check_program(self, program: Program) -> None:
-        if not isinstance(program, Program):
-            raise ProgramError(
-                f"A {type(program).__name__} is not a program.",
-                "Give what `encode` returns, or make a `Program` of the codes.",
-            )
+        remedy = "Give what `encode` returns, or make a `Program` of the codes."
+        expect(program, Program, "a program", ProgramError, remedy)
         program.check_fits(self.config.quantizer.codes, self.config.max_length)
         if program.model and not self.wrote(program.model):
             raise ProgramError(
@@ -635,6 +642,11 @@ class Tokenizer(nn.Module):
                 f"{self._known_identity().codes}.",
                 "Interpret it with the model that wrote it, or encode the image again.",
             )
+
+
+def check_tokenizer(value: object) -> None:
+    """Refuse what is not a model, such as the name of one."""
+    expect(value, Tokenizer, "a loaded model", ModelError, "Load it with `strop.load`.")
 
 
 def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength:
@@ -651,11 +663,11 @@ _PRECISIONS: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bflo
 _DTYPES = {precision: getattr(torch, name) for name, precision in _PRECISIONS.items()}
 
 
-def _precision(dtype: torch.dtype | str | None) -> Precision | None:
+def precision_of(dtype: torch.dtype | str | None) -> Precision | None:
     """A dtype of torch, or its name, as a `Precision`; None for the default of the device."""
     name = str(dtype).removeprefix("torch.")
-    if name in ("None", "auto"):
-        return None
-    if name not in _PRECISIONS:
+    name = str(getattr(torch, name, name)).removeprefix("torch.")  # "half" is float16
+    known = _PRECISIONS | {each: each for each in get_args(Precision)}
+    if name not in {"None", "auto", *known}:
         raise ConfigError(f"dtype is {dtype!r}.", f"Give one of {', '.join(_PRECISIONS)}.")
-    return _PRECISIONS[name]
+    return known.get(name)

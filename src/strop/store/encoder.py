@@ -12,6 +12,7 @@ import torch
 
 from strop.errors import StropError
 from strop.images import Fit, read_square_and_size
+from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
 from strop.store.corpus import Corpus, Item
 from strop.store.schema import COLUMNS, code_lists
@@ -97,7 +98,9 @@ class Job:
         if not len(part.rows):
             return Part(self.schema.empty_table(), part.rejects)
         images = torch.from_numpy(part.images)
-        program = tokenizer.encode(images, batch=self.batch, **self.options).to("cpu")
+        batches = (batch.to(tokenizer.device) for batch in images.split(self.batch))
+        rule = LengthRule(**self.options)  # whoever encodes a store says what it does not reach
+        program = tokenizer.encode_batches(batches, rule, batch=self.batch).to("cpu")
         quality = [None] * len(program) if program.quality is None else program.quality.numpy()
         columns = {
             "codes": code_lists(program),

@@ -174,9 +174,12 @@ class Writer:
                 "--as VERSION.",
             )
         if (found.lengths, found.length_rule) != (self.info.lengths, self.info.length_rule):
+            old, new = (
+                each.length_rule.strip("{}").replace('"', "") or "the model's default"
+                for each in (found, self.info)
+            )
             raise StoreError(
-                f"The lengths in the store {self.path} were chosen by {found.length_rule}, not by "
-                f"{self.info.length_rule}.",
+                f"The lengths in the store {self.path} were chosen by {old}, not by {new}.",
                 "Give the same options, replace the programs with --overwrite, or keep both with "
                 "--as VERSION.",
             )

@@ -25,7 +25,7 @@ from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
 from strop.model.rate_head import RateHead
-from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.model.tokenizer import Tokenizer, TokenizerConfig, check_tokenizer
 from strop.progress import Progress, no_progress, shown
 from strop.training import distributed
 from strop.training.attention import attended, sound_attention
@@ -88,11 +88,11 @@ class Result:
 
 
 def train(
-    preset: Preset | str,
-    data: str | Dataset | Tensor | None = None,
+    preset: Preset | str | Path,
+    data: PathLike | Dataset | Tensor | None = None,
     *,
     out: PathLike | None = None,
-    validation: str | Dataset | Tensor | None = None,
+    validation: PathLike | Dataset | Tensor | None = None,
     cache: PathLike | None = None,
     teacher: str | None = None,
     resume: bool = False,
@@ -127,11 +127,15 @@ def train(
     Under `torchrun` the processes share `training.batch`. SIGTERM and SIGINT stop the run after the
     current step and write a checkpoint; before the first step they end the program.
     """
-    preset = load_preset(preset) if isinstance(preset, str) else preset
+    preset = preset if isinstance(preset, Preset) else load_preset(preset)
+    data, validation = (
+        os.fspath(each) if isinstance(each, os.PathLike) else each for each in (data, validation)
+    )
     data = data if data is not None else preset.training.data or None
     if data is None:
         raise ConfigError("No data was given.", "Name a dataset: --data folder:/photos.")
     if tokenizer is not None:
+        check_tokenizer(tokenizer)
         if init is not None or teacher is not None:
             raise ConfigError(
                 f"Both a tokenizer and {'a teacher' if init is None else 'init'} were given.",

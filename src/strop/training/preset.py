@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from strop import config as configs
 from strop.curriculum import IN_STEPS, CurriculumConfig
-from strop.errors import ConfigError, did_you_mean, parsing
+from strop.errors import ConfigError, did_you_mean, expect, parsing
 from strop.model.tokenizer import TokenizerConfig
 from strop.objective import ObjectiveConfig
 
@@ -144,13 +144,14 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
+def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Preset:
     """A preset by name, or from a `.toml` file, with dotted keys replaced.
 
     A file with `extends = "NAME"` holds only what differs from the preset of that name. Keys and
     types are checked after the tables are merged.
     """
-    preset = preset_from_dict({**_tables(name, ()), "name": Path(name).stem})
+    expect(name, str | Path, "a preset", ConfigError, "Give a name or a .toml file.")
+    preset = preset_from_dict({**_tables(str(name), ()), "name": Path(name).stem})
     return configs.override(preset, overrides) if overrides else preset
 
 

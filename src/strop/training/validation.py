@@ -22,7 +22,8 @@ def validate(tokenizer: Tokenizer, fields: Tensor, *, batch: int = 64) -> dict[s
 
     `r2` takes the total about one scalar mean of all fields, `r2_centred` about the mean of each
     channel. Both, and `cosine`, are at the predicted length; names with `@L` are at forced length
-    L. Names with `_mean_field` are those of the mean field, which needs no tokens.
+    L. Names with `_mean_field` are those of the mean field, which needs no tokens; it is left out
+    for a single image, whose mean field is its own.
     """
     k, device = tokenizer.config.max_length, tokenizer.device
     forced = sorted({length for length in FORCED if length < k} | {k})
@@ -56,7 +57,7 @@ def validate(tokenizer: Tokenizer, fields: Tensor, *, batch: int = 64) -> dict[s
     share = used / used.sum()
     metrics |= {
         "rmse": math.sqrt(squares[""] / fields.numel()),
-        **floor,
+        **(floor if len(fields) > 1 else {}),
         "length_mean": chosen.mean().item(),
         "length_spread": chosen.std(correction=0).item(),
         "length_least": chosen.min().item(),

@@ -7,12 +7,13 @@ involved: a `config.json` with `"model_type": "strop"` is read by the installed 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from inspect import signature
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -26,35 +27,18 @@ def register_with_transformers() -> None:
         sys.meta_path.insert(0, _AfterImport())
 
 
+def _register_config(module: ModuleType) -> None:
+    from strop.auto.model import StropConfig
+
+    module.AutoConfig.register(StropConfig.model_type, StropConfig, exist_ok=True)
+    _take_bundled_names(module.AutoConfig)
+
+
 def _register_model(module: ModuleType) -> None:
-    from transformers import AutoConfig, PretrainedConfig
+    from strop.auto.model import StropConfig, StropModel
 
-    from strop.model.checkpoint import MODEL_TYPE, load
-    from strop.model.tokenizer import Tokenizer
-
-    class StropConfig(PretrainedConfig):  # type: ignore[misc]
-        """The content of a model's `config.json`."""
-
-        model_type = MODEL_TYPE
-
-    class StropModel:
-        """What `AutoModel` asks for a model. The result is a `strop.Tokenizer`."""
-
-        config_class = StropConfig
-
-        @classmethod
-        def from_pretrained(cls, name: str, **options: Any) -> Tokenizer:
-            """Options that concern only models of transformers are left out."""
-            known = {
-                *signature(Tokenizer.from_pretrained).parameters,
-                *signature(load).parameters,
-            }
-            return Tokenizer.from_pretrained(
-                name, **{key: value for key, value in options.items() if key in known}
-            )
-
-    AutoConfig.register(MODEL_TYPE, StropConfig, exist_ok=True)
     module.AutoModel.register(StropConfig, StropModel, exist_ok=True)
+    _take_bundled_names(module.AutoModel)
 
 
 def _register_processor(module: ModuleType) -> None:
@@ -94,7 +78,22 @@ def _register_processor(module: ModuleType) -> None:
     )
 
 
+def _take_bundled_names(auto: Any) -> None:
+    """Let a class load models that came with strop by name, for which it would ask the hub."""
+    ask = auto.from_pretrained.__func__
+
+    @functools.wraps(ask)
+    def from_pretrained(cls: Any, name: Any, *args: Any, **options: Any) -> Any:
+        from strop.model.checkpoint import find_folder, list_models
+
+        bundled = name in list_models() and not Path(name).is_dir()
+        return ask(cls, find_folder(name) if bundled else name, *args, **options)
+
+    auto.from_pretrained = classmethod(from_pretrained)
+
+
 _REGISTRATIONS = {
+    "transformers.models.auto.configuration_auto": _register_config,
     "transformers.models.auto.modeling_auto": _register_model,
     "transformers.models.auto.image_processing_auto": _register_processor,
 }

@@ -1,0 +1,207 @@
+"""Mistakes in Python: each ends with an error of strop that names the mistake and the remedy.
+
+Those on the command line are in `tests/cli/test_mistakes.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import strop
+from strop.analysis.alignment import evaluate_model
+from strop.analysis.evaluate import evaluate
+from strop.analysis.frame import run_study
+from strop.data import open_dataset
+from strop.data.loader import Loader
+from strop.data.record import Record
+from strop.data.transforms import fit_record
+from strop.errors import DataError, StropError
+from strop.images import fit_square, read_square, save_image
+from strop.model.length_head import LengthHeadConfig
+
+FITS = r"fit is 'stretch'\. Choose one of 'squash', 'crop', 'pad'"
+A_DATASET = r"is not a dataset\. Open one with `strop\.data\.open_dataset`"
+LOAD_IT = r"'photos' is not a loaded model\. Load it with `strop\.load`"
+UNKNOWN_GPU = r"There is no GPU that torch can use here\. Use the device cpu"
+
+MISTAKES = {
+    # Squares.
+    "fit of a loader": (lambda m: loader(m, fit="stretch"), FITS),
+    "fit of a record": (lambda m: fit_record(record(), 32, "stretch"), FITS),
+    "fit of a tensor": (lambda m: fit_square(record().image, 32, "stretch"), FITS),
+    "fit of an image": (lambda m: read_square(record().image, 32, "stretch"), FITS),
+    "resize": (lambda m: loader(m, resize="slow"), "resize is 'slow'. Choose one of 'exact'"),
+    "resize of a record": (lambda m: fit_record(record(), 32, resize="slow"), "resize is 'slow'"),
+    "size": (lambda m: fit_record(record(), 0), r"size is 0\. Give at least 1"),
+    "size as text": (lambda m: loader(m, size="32"), r"size is '32'\. Give a whole number"),
+    # Datasets.
+    "a spec in a loader": (
+        lambda m: Loader("photos/", batch_size=1, size=8),
+        f"'photos/' {A_DATASET}",
+    ),
+    "a number as data": (lambda m: open_dataset(5), f"An int {A_DATASET}"),
+    "a number in a loader": (lambda m: Loader(5, batch_size=1, size=8), f"An int {A_DATASET}"),
+    "paths to train on": (lambda m: strop.train("strop-xs", ["a.jpg"] * 8), f"A list {A_DATASET}"),
+    "a TensorDataset to train on": (
+        lambda m: strop.train("strop-xs", TensorDataset(torch.zeros(4, 3, 8, 8))),
+        f"A TensorDataset {A_DATASET}",
+    ),
+    "a number as a preset": (
+        lambda m: strop.train(5, "a"),
+        "An int is not a preset",
+    ),
+    # Models.
+    "a name to erasure": (lambda m: strop.erasure("photos", m.program), LOAD_IT),
+    "a name to evaluate_model": (lambda m: evaluate_model("photos", "scenes:?n=4"), LOAD_IT),
+    "a name to evaluate": (lambda m: evaluate("photos", ["scenes:?n=4"], m.folder), LOAD_IT),
+    "a name to a study": (lambda m: run_study("photos", "frame", "scenes:", m.folder), LOAD_IT),
+    "a name to train": (lambda m: strop.train("strop-xs", "a", tokenizer="photos"), LOAD_IT),
+    "a name to Tokenizer": (
+        lambda m: strop.Tokenizer("photos"),
+        r"'photos' is not the config of a model\. Load a model that exists with `strop\.load`",
+    ),
+    "a model to load": (lambda m: strop.load(m.tok), "A Tokenizer is not the name of a model"),
+    "a model of a corpus": (
+        lambda m: strop.encode_corpus(str(m.folder), m.folder / "a.lance", model=m.tok),
+        "A Tokenizer is not the name of a model",
+    ),
+    "saving as integers": (
+        lambda m: m.tok.save_pretrained(m.folder / "m", dtype=torch.int8),
+        r"dtype is torch\.int8\. Give one of float32, float16, bfloat16",
+    ),
+    "loading as integers": (lambda m: strop.load(m.model, dtype="int8"), "dtype is 'int8'"),
+    "a name with blanks": (lambda m: m.tok.push_to_hub("a b c"), "'a b c' is no name on the hub"),
+    "moving a model": (lambda m: m.tok.to("cuda"), UNKNOWN_GPU),
+    "moving a model by name": (lambda m: m.tok.cuda(), UNKNOWN_GPU),
+    "moving programs": (lambda m: m.program.to("cuda"), UNKNOWN_GPU),
+    # Images.
+    "a length of True": (
+        lambda m: m.tok.encode(m.images, length=True),
+        r"length is True\. Give a whole number",
+    ),
+    "a mean length of True": (
+        lambda m: m.tok.encode(m.images, mean_length=True),
+        r"mean_length is True\. Give a number",
+    ),
+    "an image on meta": (
+        lambda m: m.tok.encode(torch.zeros(3, 8, 8, device="meta")),
+        r"\(3, 8, 8\) on meta has no pixels",
+    ),
+    "images on meta": (
+        lambda m: m.tok.encode(torch.zeros(2, 3, 8, 8, device="meta")),
+        r"\(2, 3, 8, 8\) on meta has no pixels",
+    ),
+    "an address": (
+        lambda m: m.tok.encode("https://example.org/a.jpg"),
+        r"no file https://example\.org/a\.jpg\. Addresses are not fetched: download it",
+    ),
+    "a number as an image": (lambda m: m.tok.encode(5), "An int is not an image"),
+    # Programs.
+    "two indices": (
+        lambda m: m.program[0, 1],
+        r"\(0, 1\) is not a row\. .* a list, program\[\[0, 1\]\], .* program\.codes\[0, 1\]",
+    ),
+    "ids as text": (lambda m: m.program.to_lm(bos="<s>"), "'<s>' is not the id of a token"),
+    "joining numbers": (lambda m: strop.Program.cat([1]), "An int is not a program"),
+}
+"""What is done with a model, its programs and a folder, and the message."""
+
+
+def record() -> Record:
+    return Record(image=torch.zeros(3, 40, 60, dtype=torch.uint8), name="a")
+
+
+def loader(mistakes: SimpleNamespace, **options: object) -> Loader:
+    return Loader(open_dataset(mistakes.folder), **{"batch_size": 1, "size": 8, **options})
+
+
+@pytest.fixture(scope="module")
+def made(tokenizer, images, tmp_path_factory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("photos")
+    for number, image in enumerate(images[:3]):
+        save_image(folder / f"{number}.png", image)
+    program = tokenizer.encode(images)
+    model = tmp_path_factory.mktemp("saved") / "model"
+    tokenizer.save_pretrained(model)
+    return SimpleNamespace(
+        tok=tokenizer, images=images, program=program, folder=folder, model=model
+    )
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(mistake, made):
+    do, message = MISTAKES[mistake]
+    if message == UNKNOWN_GPU and torch.cuda.is_available():
+        pytest.skip("needs a machine without a GPU")
+    before = sorted(made.folder.rglob("*"))
+    with pytest.raises(StropError, match=message):
+        do(made)
+    assert sorted(made.folder.rglob("*")) == before
+
+
+def test_paths_name_datasets_and_records_keep_their_names(made):
+    assert len(open_dataset(Path(made.folder))) == 3
+    some = open_dataset(f"{made.folder}?limit=2")
+    assert made.tok.encode(some).names == made.tok.encode([*some]).names == ("0.png", "1.png")
+    assert made.tok.encode([some[0], made.images[0]]).names == ()
+    with pytest.raises(DataError, match="no parameter 'limt'"):
+        open_dataset(f"{made.folder}/?limt=2")
+
+
+def test_a_quality_out_of_reach_is_told_once_with_the_count(make_tokenizer, images):
+    rated = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(32,), quality=0.9999))
+    with pytest.warns(UserWarning, match="cosine") as told:
+        rated.encode(images, quality=0.9999)
+    with pytest.warns(UserWarning, match="cosine") as told_of_one:
+        rated.encode(images[:1], verify=True)
+    assert [str(each.message) for each in (*told, *told_of_one)] == [
+        "6 of 6 images are not expected to reach a cosine of 0.9999, even with all 12 tokens.",
+        "1 of 1 image does not reach the model's default cosine of 0.9999, "
+        "even with all 12 tokens.",
+    ]
+    assert {each.filename for each in told} == {__file__}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rated.encode(images, quality=1e-6)
+        rated.encode(images, length=3)
+
+
+def test_types_have_the_same_names_for_loading_and_saving(made, tmp_path):
+    for name in ("half", "fp16", "float16", torch.float16):
+        made.tok.save_pretrained(tmp_path, dtype=name)
+        loaded = strop.load(tmp_path, device_map="cpu", torch_dtype=name)
+        assert loaded.precision == "fp16"
+        assert loaded.dtype == torch.float32
+    assert torch.equal(loaded.generator.queries, made.tok.generator.queries.half().float())
+
+
+def test_fields_of_other_types_are_decoded(made):
+    field = made.tok.interpret(made.program)
+    assert torch.equal(made.tok.decode(field.double()), made.tok.decode(field))
+    assert made.tok.decode(field.half()).dtype == torch.float32
+
+
+def test_edits_share_tensors_and_leave_their_source_alone(made):
+    """Programs say that tensors must not be changed in place; no edit does it."""
+    program = made.program
+    before = pickle.dumps([program.codes, program.lengths, program.erased])
+    assert program.truncate(1).codes is program.codes
+    assert "Do not\n    change a tensor in place" in strop.Program.__doc__
+    for edited in (program.replace(0, 1), program.erase(1), program.truncate(1).permute([0])):
+        assert edited.codes.shape == program.codes.shape
+    assert pickle.dumps([program.codes, program.lengths, program.erased]) == before
+
+
+def test_a_model_is_shown_in_one_line(make_tokenizer):
+    tokenizer = make_tokenizer()
+    tokenizer.about = {"name": "mine"}
+    assert repr(tokenizer) == (
+        "Tokenizer('mine', K=12, codes=64, teacher='random:tiny', device='cpu', precision='fp32')"
+    )
