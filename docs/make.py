@@ -457,16 +457,11 @@ def evaluation(page: Path) -> str:
     return to_markdown(report_blocks(read_runs(runs), page.parent)).strip()
 
 
-def clevr(study: str, name: str) -> str:
-    """Tables of the CLEVR study, as `research/clevr/report.py --summary` stored them."""
+def clevr(name: str) -> str:
+    """Tables of the CLEVR study, as `research/clevr/report.py` stored them."""
     blocks: list[Block] = []
-    for each in result("clevr")[study][name]:
-        if "text" in each:
-            blocks.append(each["text"])
-        elif "points" in each:
-            blocks.append(each["points"])
-        else:
-            blocks.append(Table("", each["header"], each["rows"]))
+    for each in result("clevr")["blocks"][name]:
+        blocks += [each["caption"], Table("", each["header"], each["rows"])]
     return to_markdown(blocks).strip()
 
 
@@ -842,8 +837,7 @@ def block(name: str, page: Path) -> str | None:
     if kind == "findings":
         return findings(rest, page)
     if kind == "clevr":
-        study, _, part = rest.partition(":")
-        return clevr(study, part)
+        return clevr(rest)
     return evaluation(page) if name == "evaluation" else None
 
 

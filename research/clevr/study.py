@@ -25,7 +25,6 @@ from torch import Tensor
 from strop.analysis import usage
 from strop.analysis.agreement import agree
 from strop.data.loader import image_batches, record_batches
-from strop.data.rendered import ScenesDataset
 from strop.data.spec import open_dataset
 from strop.device import choose_device, describe_machine, exact_products, to_device_if_fits
 from strop.errors import BusyError
@@ -187,7 +186,7 @@ def fields_of(
     """
     teacher = load_teacher(arguments.teacher).to(device)
     plan = load_preset("clevr-32", FAST | parse_assignments(arguments.settings))
-    size = plan.model.image_size
+    size, versions = plan.model.image_size, plan.training.versions
     folder = arguments.fields or arguments.out / "fields"
 
     def training(spec: str) -> dict[str, Tensor]:
@@ -200,7 +199,7 @@ def fields_of(
         return {"fields": fields, "objects": objects}
 
     def shared(spec: str, compute: Callable[[str], dict[str, Tensor]]) -> dict[str, Tensor]:
-        path = folder / f"{digest(teacher.digest, spec)}.safetensors"
+        path = folder / f"{digest(teacher.digest, spec, size, versions)}.safetensors"
         while not path.exists():
             try:
                 with exclusive(folder):
@@ -226,15 +225,8 @@ def measured_fields(
     spec: str, teacher: Teacher, device: torch.device, options: dict[str, Any]
 ) -> Iterator[Measured]:
     """Fields in full precision and numbers of objects, by batch."""
-    dataset = open_dataset(spec)
     with exact_products():
-        if isinstance(dataset, ScenesDataset):  # knows its objects without describing the scenes
-            counts = dataset.object_counts()
-            for images in image_batches(dataset, device=device, **options):
-                yield teacher(images).float(), counts[: len(images)]
-                counts = counts[len(images) :]
-            return
-        for batch in record_batches(dataset, device=device, **options):
+        for batch in record_batches(open_dataset(spec), device=device, **options):
             assert batch.scenes is not None
             objects = torch.tensor([len(scene["objects"]) for scene in batch.scenes])
             yield teacher(batch.images.to(device)).float(), objects
@@ -247,6 +239,8 @@ def measure(tokenizer: Tokenizer, fields: Tensor, objects: Tensor) -> dict[str, 
     mean     the predicted lengths shifted to that mean; not for a rate head or one fixed length
     quality  a rate head's shortest lengths at the quality that takes that mean
     8 ...    one forced length: K / 4, K / 2 and K
+
+    mean_field is one field for all images, which needs no tokens.
     """
     tokenizer.precision = "fp32"
     encoding = tokenizer.analyse_field(fields, batch=CHUNK)
@@ -263,7 +257,9 @@ def measure(tokenizer: Tokenizer, fields: Tensor, objects: Tensor) -> dict[str, 
     else:
         lengths = {"own": encoding.lengths}
     lengths |= {str(forced): by_rule(LengthRule(length=forced)) for forced in (k // 4, k // 2, k)}
-    found: dict[str, Any] = {"images": len(fields)}
+    mean = fields.mean(dim=0)
+    flat = ((mean.expand_as(part), part) for part in fields.split(CHUNK))
+    found: dict[str, Any] = {"images": len(fields), "mean_field": agree(flat).scores()}
     for name, each in lengths.items():
         program = Program(
             codes=encoding.codes, lengths=each, codebook_size=tokenizer.config.quantizer.codes
@@ -309,7 +305,6 @@ def correlations(lengths: Tensor, objects: Tensor) -> dict[str, Any]:
         "pearson": bootstrap(pearson, x, y, draws=DRAWS)._asdict(),
         # Ranks are taken once, not in every resample.
         "spearman": bootstrap(pearson, ranks(x), ranks(y), draws=DRAWS)._asdict(),
-        "by_objects": {str(int(n)): float(x[y == n].mean()) for n in sorted(set(y.tolist()))},
     }
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+import report
 import study
 from strop.data import write_scenes
+from strop.files import read_json
 from strop.model.quantizer import Quantizer, QuantizerConfig
 
 TINY = Path(__file__).parents[2] / "src" / "strop" / "weights" / "tiny"
@@ -51,7 +53,7 @@ def test_rows_are_measured_twice_by_every_rule_of_length(tmp_path: Path) -> None
             measured = row["weights"][weights]
             assert [each["images"] for each in measured.values()] == [12, 6]
             for data in measured.values():
-                assert list(data) == ["images", *rules[name], "8", "16", "32"]
+                assert list(data) == ["images", "mean_field", *rules[name], "8", "16", "32"]
                 assert [data[each]["length_mean"] for each in ("8", "16", "32")] == [8, 16, 32]
     assert rows["64-fixed-seed0"]["weights"]["plain"]["scenes"]["own"]["length_mean"] == 32
     assert rows["64-rate-seed0"]["weights"]["plain"]["scenes"]["own"]["length_mean"] == 16
@@ -110,3 +112,52 @@ def test_lengths_at_one_quality_have_the_mean_and_share_a_threshold() -> None:
     rows = torch.arange(64)
     reached, before = log_error[rows, lengths - 1], log_error[rows, (lengths - 2).clamp(min=0)]
     assert reached[lengths < 32].max() <= before[lengths > 1].min()
+
+
+def test_the_report_has_rows_differences_and_the_papers_figures(tmp_path: Path) -> None:
+    run(tmp_path / "out", "--rows", "64", "64-fixed", "--seeds", "0", "1")
+    run(tmp_path / "out", "--rows", "32", "64-rate", "64-no-reseed", "128")
+    found = reported(tmp_path)
+    assert found["setting"]["teacher"] == "tiny"
+    tables = {name: [each["rows"] for each in made] for name, made in found["blocks"].items()}
+    line = tables["difference"][0][0]
+    assert line[:3] == ["64", "held-out scenes", "averaged weights"]
+    rows = {
+        name: [
+            json.loads((tmp_path / "out" / f"{name}-seed{seed}.json").read_text())["weights"][
+                "averaged"
+            ]["scenes"]["own"]["r2"]
+            for seed in (0, 1)
+        ]
+        for name in ("64", "64-fixed")
+    }
+    both = [ours - fixed for ours, fixed in zip(rows["64"], rows["64-fixed"], strict=True)]
+    assert line[3].startswith(f"{sum(both) / 2:+.3f} (")
+    assert line[-2:] == ["0, 1", "-0.030"]
+    names = [row[0] for row in tables["alignment"][0]]
+    papers = "the paper's"
+    assert names == [
+        *("`32`", papers, "`64`", papers, "`128`", papers),
+        *("`64-fixed`", papers, "`64-no-reseed`", "`64-rate`"),
+    ]
+    assert tables["alignment"][0][1][2:7] == ["0.971", "0.943", "–", "73.5", "–"]
+    assert [row[-1] for row in tables["codes"][0]] == ["73.5", "94.7", "77.8"]
+    assert tables["codes"][0][0][2] == "–"  # not measured
+    assert ["the paper's", "", "≈ 0.74", "–", "–", "8 to 32"] in tables["lengths"][0]
+    assert any(row[0] == "`64-rate`, one quality" for row in tables["lengths"][0])
+
+
+def test_runs_of_other_settings_are_not_put_together(tmp_path: Path) -> None:
+    run(tmp_path / "out", "--rows", "64")
+    run(tmp_path / "out", "--rows", "32", "--batch", "2")
+    with pytest.raises(SystemExit, match="other settings"):
+        reported(tmp_path)
+
+
+def reported(folder: Path) -> dict[str, Any]:
+    """What `report.py` makes of the rows in `folder / "out"`."""
+    command = ["report.py", str(folder / "out"), "--out", str(folder / "clevr.json")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", command)
+        report.main()
+    return read_json(folder / "clevr.json", "benchmark", 1)
