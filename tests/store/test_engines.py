@@ -59,7 +59,8 @@ def test_an_image_that_ends_its_process_is_rejected(number):
 def test_reading_workers_feed_a_device(photos, model):
     """The way of a GPU: workers read, a thread encodes; rows and rejects are those of a CPU."""
     tokenizer = strop.load(model, device="cpu")
-    device = SimpleNamespace(device=torch.device("meta"), encode=tokenizer.encode)
+    encoding = tokenizer.encode_batches
+    device = SimpleNamespace(device=torch.device("meta"), encode_batches=encoding)
     corpus, config = Corpus([str(photos)]), tokenizer.config
     codes, size, fit = tokenizer.identity.codes, config.image_size, config.fit
     job = Job(corpus=corpus, model=model, codes=codes, size=size, fit=fit, options={}, batch=4)

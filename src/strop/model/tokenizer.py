@@ -211,7 +211,7 @@ class Tokenizer(nn.Module):
     def encode_batches(
         self, batches: Iterable[Tensor], rule: LengthRule, *, batch: int = 32
     ) -> Program:
-        """Like `encode`, from uint8 batches `(b, 3, H, H)` on the device.
+        """Like `encode`, from uint8 batches `(b, 3, H, H)`.
 
         `batch` is how many programs are interpreted at a time where that is needed.
         """
@@ -221,6 +221,7 @@ class Tokenizer(nn.Module):
         predicted: list[Tensor] = []
         quality: Tensor | None
         for images in batches:
+            images = images.to(self.device)
             for part in images.split(1) if self.device.type == "cpu" else [images]:
                 encoding = self._compute(self.engine.encode, part)
                 if predicted:  # of the batch before: a GPU computes this one meanwhile

@@ -98,9 +98,9 @@ class Job:
         if not len(part.rows):
             return Part(self.schema.empty_table(), part.rejects)
         images = torch.from_numpy(part.images)
-        batches = (batch.to(tokenizer.device) for batch in images.split(self.batch))
         rule = LengthRule(**self.options)  # whoever encodes a store says what it does not reach
-        program = tokenizer.encode_batches(batches, rule, batch=self.batch).to("cpu")
+        program = tokenizer.encode_batches(images.split(self.batch), rule, batch=self.batch)
+        program = program.to("cpu")
         quality = [None] * len(program) if program.quality is None else program.quality.numpy()
         columns = {
             "codes": code_lists(program),
