@@ -647,7 +647,8 @@ class Tokenizer(nn.Module):
 
 def check_tokenizer(value: object) -> None:
     """Refuse what is not a model, such as the name of one."""
-    expect(value, Tokenizer, "a loaded model", ModelError, "Load it with `strop.load`.")
+    if not hasattr(value, "interpret"):  # what stands for a model has its methods
+        expect(value, Tokenizer, "a loaded model", ModelError, "Load it with `strop.load`.")
 
 
 def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength:
