@@ -9,14 +9,16 @@ a CPU are only meaningful as ratios within one run.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -30,18 +32,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop
-from common import RESULTS, device, save, side_by_side
+from common import device, save, side_by_side
 from strop.data import open_dataset
 from strop.device import choose_device
 from strop.files import atomic_path, read_json
 from strop.identity import digest
+from strop.metrics import r2_centred
+from strop.model.length_rule import allocated_lengths
 from strop.pool import cores
 from strop.program import Program
 from strop.store.corpus import Corpus
 from strop.store.descriptor import Descriptor, pool
-from strop.store.encode import describe, encode_corpus
+from strop.store.encode import ENGINES, describe, encode_corpus
 from strop.store.encoder import Job
-from strop.store.index import Index, build_index, create_table
+from strop.store.index import Index, build_index, create_table, find_index
 from strop.store.report import summary
 from strop.store.schema import code_lists
 from strop.store.search import CANDIDATES, Window, inside, match_region
@@ -127,45 +131,72 @@ def _rows(program: Program, keys: Sequence[str] = ()) -> pa.Table:
 def engines(arguments: Arguments) -> None:
     """Images per second of each engine, beside decoding alone and the bare encode loop.
 
-    Each call adds a run. Only rates of one run are compared.
+    They take turns, each in a process of its own and on a part of the images, so that other load
+    affects all alike. CPU seconds depend on it less: they show the overhead of an engine, but not
+    how well it keeps the cores busy.
     """
-    tokenizer = strop.load(arguments.model, device="cpu")
-    data = arguments.images
-    count = len(Corpus([data]))
-    rates: dict[str, float] = {}
+    files = sorted(Path(arguments.images).iterdir())[: arguments.count]
+    spent = {name: np.zeros(3) for name in arguments.only}  # images, seconds, CPU seconds
+    turns: dict[str, list[float]] = {name: [] for name in arguments.only}
+    environment = {**os.environ, "RAY_worker_niceness": "0"}  # as nice as other workers
     with tempfile.TemporaryDirectory() as scratch:
-        for name in arguments.only:
-            if name == "decode":
-                rates[name] = _decode_rate(tokenizer, data, count)
-            elif name == "loop":
-                rates[name] = _loop_rate(tokenizer, data, count)
-            elif name == "loops":
-                rates[name] = _loops_rate(tokenizer, data, count)
-            else:
-                rates[name] = _engine_rate(name, tokenizer, arguments, Path(scratch))
-            print(f"{name}: {rates[name]:.1f} images/s", flush=True)
-    path = RESULTS / "corpus" / "engines.json"
-    runs = read_json(path, "benchmark", 1)["runs"] if path.is_file() else []
-    keep("engines", tokenizer, {"runs": [*runs, {"images": count, "rates": rates}]})
+        for turn in range(arguments.rounds):
+            folder = Path(scratch) / f"{turn}"
+            folder.mkdir()
+            for file in files[turn :: arguments.rounds]:
+                (folder / file.name).symlink_to(file.resolve())
+            for name in arguments.only:
+                options = ["--only", name, "--images", str(folder), "--model", arguments.model]
+                done = subprocess.run(
+                    [sys.executable, __file__, "engine", *options, "--slice", f"{arguments.slice}"],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    check=True,
+                    env=environment,
+                )
+                each = np.array(json.loads(done.stdout.splitlines()[-1]))
+                spent[name] += each
+                turns[name].append(each[0] / each[1])
+                print(f"{name}: {each[0] / each[1:]} images/s", flush=True)
+    tokenizer = strop.load(arguments.model, device="cpu")
+    found = {
+        "images": len(files),
+        "rounds": arguments.rounds,
+        "load": os.getloadavg()[2],
+        "rates": {name: each[0] / each[1] for name, each in spent.items()},
+        "images_per_cpu_second": {name: each[0] / each[2] for name, each in spent.items()},
+        "rates_of_turns": turns,
+    }
+    keep("engines", tokenizer, found)
 
 
-def _decode_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
-    """Reading and resizing by as many processes as there are cores."""
-    corpus, job = _reader(tokenizer, [folder])
-    return _in_processes(lambda index: job.read(corpus.items([index])), count)
+def engine(arguments: Arguments) -> None:
+    """Print how many images one engine took, and the seconds and CPU seconds after its start."""
+    (name,) = arguments.only
+    tokenizer = strop.load(arguments.model, device="cpu")
+    count = len(Corpus([arguments.images]))
+    corpus, job = _reader(tokenizer, [arguments.images])
+    if name in ENGINES:
+        with tempfile.TemporaryDirectory() as scratch:
+            marks = _engine_marks(name, tokenizer, arguments, Path(scratch))
+    else:
+        squares = torch.from_numpy(job.read(corpus.items(range(count))).images)
+        tokenizer.encode(squares[:8])
+        marks = [_mark(0)]
+        if name == "decode":
+            _in_processes(lambda index: job.read(corpus.items([index])), count)
+        elif name == "loops":
+            _in_processes(lambda row: tokenizer.encode(squares[8 * row : 8 * row + 8]), count // 8)
+            count = count // 8 * 8
+        else:
+            torch.set_num_threads(cores())
+            tokenizer.encode(squares)
+        marks.append(_mark(count))
+    print(json.dumps((marks[-1] - marks[0]).tolist()))
 
 
-def _loops_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
-    """`tokenizer.encode` on decoded images, by as many processes as there are cores."""
-    corpus, job = _reader(tokenizer, [folder])
-    squares = torch.from_numpy(job.read(corpus.items(range(count))).images)
-    tokenizer.encode(squares[:8])
-    return _in_processes(lambda index: tokenizer.encode(squares[index : index + 1]), count)
-
-
-def _in_processes(work: Callable[[int], Any], count: int) -> float:
-    """How often per second forked processes of one thread each call `work`."""
-    start = time.perf_counter()
+def _in_processes(work: Callable[[int], Any], count: int) -> None:
+    """Call `work` with each number below `count` in forked processes, one for each core."""
     children = []
     for part in range(cores()):
         child = os.fork()
@@ -176,42 +207,47 @@ def _in_processes(work: Callable[[int], Any], count: int) -> float:
         children.append(child)
     for child in children:
         os.waitpid(child, 0)
-    return count / (time.perf_counter() - start)
 
 
-def _loop_rate(tokenizer: strop.Tokenizer, folder: str, count: int) -> float:
-    """`tokenizer.encode` on images that are decoded already, in one process with all cores."""
-    corpus, job = _reader(tokenizer, [folder])
-    squares = torch.from_numpy(job.read(corpus.items(range(count))).images)
-    tokenizer.encode(squares[:8])
-    torch.set_num_threads(cores())
-    start = time.perf_counter()
-    tokenizer.encode(squares)
-    seconds = time.perf_counter() - start
-    torch.set_num_threads(1)
-    return count / seconds
-
-
-def _engine_rate(
-    engine: str, tokenizer: strop.Tokenizer, arguments: Arguments, scratch: Path
-) -> float:
-    """From when each core has finished its first part to the end, so that processes have started.
+def _engine_marks(
+    name: str, tokenizer: strop.Tokenizer, arguments: Arguments, scratch: Path
+) -> list[np.ndarray]:
+    """Marks from when each core has finished its first part, so that processes have started.
 
     The results of the first parts come together: a clock that began at the very first would count
     the others as done in no time.
     """
-    marks: list[tuple[float, int]] = []
+    marks: list[np.ndarray] = []
     encode_corpus(
         arguments.images,
-        scratch / f"{engine}.lance",
+        scratch / f"{name}.lance",
         model=arguments.model,
         tokenizer=tokenizer,
-        engine=engine,
+        engine=name,
         slice_size=arguments.slice,
-        progress=lambda task, done, total: marks.append((time.perf_counter(), done)),
+        progress=lambda task, done, total: marks.append(_mark(done)),
     )
-    (first, before), (last, after) = marks[cores() - 1], marks[-1]
-    return (after - before) / (last - first)
+    return marks[cores() - 1 :]
+
+
+def _mark(done: int) -> np.ndarray:
+    """What is done, the time, and the CPU time of this process and all its descendants."""
+    return np.array([done, time.perf_counter(), _cpu_seconds(os.getpid())])
+
+
+def _cpu_seconds(process: int) -> float:
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+        threads = [each.name for each in Path(f"/proc/{process}/task").iterdir()]
+        children = "".join(
+            Path(f"/proc/{process}/task/{each}/children").read_text(encoding="utf-8")
+            for each in threads
+        )
+    except OSError:
+        return 0.0  # it has ended
+    ticks = sum(map(int, text.rpartition(")")[2].split()[11:15]))  # own and of reaped children
+    own = ticks / os.sysconf("SC_CLK_TCK")
+    return own + sum(_cpu_seconds(int(child)) for child in children.split())
 
 
 # The store.
@@ -223,23 +259,21 @@ def reading(arguments: Arguments) -> None:
     torch.set_num_threads(1)
     found: dict[str, Any] = {"programs": arguments.count}
     with tempfile.TemporaryDirectory() as scratch:
-        some = encoded(held_out(tokenizer, arguments)[:512], tokenizer)
-        real = store_of(Path(scratch) / "real.lance", arguments, tokenizer, some)
-        path = Path(scratch) / "synthetic.lance"
-        write_synthetic(path, real, arguments.count)
-        store = strop.open_store(path, model=tokenizer)
+        real = real_store(Path(scratch) / "real.lance", arguments, tokenizer)
+        store = synthetic(arguments, real, arguments.count)
         found["bytes_per_image"] = summary(store)["bytes_per_image"]
-        nameless = Path(scratch) / "nameless.lance"
-        write_synthetic(nameless, real, arguments.count, keys=False)
-        found["bytes_per_image_without_keys"] = summary(strop.open_store(nameless))[
-            "bytes_per_image"
-        ]
+        nameless = synthetic(arguments, real, arguments.count, keys=False)
+        found["bytes_per_image_without_keys"] = summary(nameless)["bytes_per_image"]
+        found["mean_length"] = summary(store)["length"]["mean"]
         config = tokenizer.config
         found["raw_bytes_per_image"] = 2 * config.grid**2 * config.teacher.width
-        found["index_bytes_per_image"] = _index_bytes(real)
+        build_index(real)
+        if find_index(store) is None:
+            write_synthetic_index(store, Index(real), Index(real).vectors(np.arange(len(real))))
+        found["index_bytes_per_image"] = _index_bytes(store)
         found["parquet_bytes_per_image"] = _parquet_bytes(store, Path(scratch)) / len(store)
         start = time.perf_counter()
-        known = Writer(str(path), store.info).missing(store.keys)
+        known = Writer(store.path, store.info).missing(store.keys)
         found["resume_seconds"] = time.perf_counter() - start
         assert not known.any()
         store.read([0])  # the first read of a fragment verifies it
@@ -302,6 +336,23 @@ def _synchronize(where: torch.device) -> None:
         torch.cuda.synchronize()
 
 
+def real_store(path: Path, arguments: Arguments, tokenizer: strop.Tokenizer) -> Store:
+    """A store of 512 held-out photographs."""
+    fields = teacher_fields([str(HELD_OUT[0])], tokenizer, arguments.cache)[:512]
+    return store_of(path, arguments, tokenizer, encoded(fields, tokenizer))
+
+
+def synthetic(arguments: Arguments, real: Store, count: int, *, keys: bool = True) -> Store:
+    """A store of synthetic programs, which is kept in the folder `cache`."""
+    path = arguments.cache / f"{count}-{'names' if keys else 'numbers'}.lance"
+    if not path.exists():
+        unfinished = path.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        write_synthetic(unfinished, real, count, keys=keys)
+        unfinished.rename(path)
+    return strop.open_store(path, model=real.model)
+
+
 def write_synthetic(path: Path, real: Store, count: int, *, keys: bool = True) -> None:
     """A store of programs with the lengths of real ones, and their codes at each position."""
     info, program = real.info, real[:]
@@ -335,10 +386,14 @@ def _parquet_bytes(store: Store, scratch: Path) -> int:
 
 
 def _index_bytes(store: Store) -> float:
-    """Bytes of the vectors of an image, without the approximate index over them."""
-    build_index(store)
-    files = Path(store.path, "index", "data").iterdir()
-    return sum(file.stat().st_size for file in files) / len(store)
+    """Bytes of the vectors of an image and of the approximate index over them."""
+    import lance
+
+    folder = Path(store.path, "index")
+    fragments = lance.dataset(folder).get_fragments()
+    size = sum(file.file_size_bytes for each in fragments for file in each.metadata.files)
+    size += sum(file.stat().st_size for file in folder.glob("_indices/*/*"))
+    return size / len(store)
 
 
 def memory(arguments: Arguments) -> None:
@@ -364,7 +419,7 @@ def memory_of_one(arguments: Arguments) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "images"
         write_tiny_jpegs(folder, count)
-        model = write_tiny_model(Path(scratch) / "model")
+        model = write_tiny_model(Path(scratch))
         encode_corpus(str(folder), f"{scratch}/out.lance", model=model, workers=cores())
         assert len(strop.open_store(f"{scratch}/out.lance")) == count
     peak = next(
@@ -390,21 +445,27 @@ def write_tiny_model(folder: Path) -> str:
     """A model with random weights that encodes images of 32 x 32 pixels quickly."""
     from dataclasses import replace
 
+    import transformers
+
     from strop.training.preset import load_preset
 
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    teacher = transformers.DINOv3ViTConfig(**shape, intermediate_size=32, image_size=32)
+    transformers.DINOv3ViTModel(teacher).save_pretrained(folder / "teacher")
     config = load_preset("strop-xs").model
     small = {"width": 32, "depth": 1, "heads": 2, "feedforward": 32}
     config = replace(
         config,
-        teacher=replace(config.teacher, name="random:tiny", width=192),
+        teacher=replace(config.teacher, name=str(folder / "teacher"), width=32),
         image_size=32,
+        max_length=8,
         generator=replace(config.generator, **small),
         interpreter=replace(config.interpreter, **small),
         decoder=None,
     )
-    torch.manual_seed(0)
-    strop.Tokenizer(config).save_pretrained(folder)
-    return str(folder)
+    strop.Tokenizer(config).save_pretrained(folder / "model")
+    return str(folder / "model")
 
 
 # Search.
@@ -414,26 +475,29 @@ def latency(arguments: Arguments) -> None:
     """Search in stores of growing size, of synthetic programs.
 
     Their vectors are those of real photographs with noise, of which the latency does not depend
-    much; interpreting so many programs needs a GPU.
+    much; interpreting so many programs needs a GPU. The stores take turns.
     """
     tokenizer = strop.load(arguments.model, device="cpu")
-    rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        some = encoded(held_out(tokenizer, arguments)[:512], tokenizer)
-        real = store_of(Path(scratch) / "real.lance", arguments, tokenizer, some)
+        real = real_store(Path(scratch) / "real.lance", arguments, tokenizer)
         build_index(real)
         known = Index(real).vectors(np.arange(len(real)))
+        stores, rows = [], []
         for count in arguments.counts:
-            path = Path(scratch) / f"{count}.lance"
-            write_synthetic(path, real, count)
-            store = strop.open_store(path, model=tokenizer)
+            store = synthetic(arguments, real, count)
+            shutil.rmtree(Path(store.path, "index"), ignore_errors=True)
             seconds = write_synthetic_index(store, Index(real), known)
-            rows.append({"programs": count, "index_seconds": seconds, **_latency(store, real)})
-            keep("latency", tokenizer, {"rows": rows})
+            row = {"programs": count, "index_seconds": seconds}
+            stores.append(store)
+            rows.append({**row, "recall_at_10": _synthetic_recall(store, real)})
+            print(rows[-1], flush=True)
+        for row, times in zip(rows, _latencies(stores, real), strict=True):
+            row |= {f"{name}_ms": 1000 * statistics.median(each) for name, each in times.items()}
+        keep("latency", tokenizer, {"rows": rows})
 
 
 def write_synthetic_index(store: Store, like: Index, known: Tensor) -> float:
-    """Index a store with noisy copies of known vectors; the seconds of building the index."""
+    """Index a store with noisy copies of known vectors; CPU seconds of building the index."""
     generator = torch.Generator().manual_seed(0)
     index = create_table(store, like.descriptor)
     for start in range(0, len(store), 1 << 16):
@@ -441,42 +505,47 @@ def write_synthetic_index(store: Store, like: Index, known: Tensor) -> float:
         picked = known[torch.randint(len(known), (len(rows),), generator=generator)]
         noise = torch.randn(picked.shape, generator=generator) / math.sqrt(picked.shape[1])
         index.append(rows, F.normalize(picked + noise, dim=-1).half())
-    begun = time.perf_counter()
+    begun = time.process_time()
     index.build()
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
-def _latency(store: Store, real: Store) -> dict[str, Any]:
+def _synthetic_recall(store: Store, real: Store) -> float:
+    """The share of the ten nearest vectors that the index finds."""
     index = Index(store)
     queries = index.descriptor(real.model.interpret(real[:50]))
-    store.search(real[0:1], k=10)
-    nearest, recall = [], []
-    every = index.vectors(np.arange(len(store)))
-    for query in queries:
-        start = time.perf_counter()
-        rows, _ = index.nearest(query, 10)
-        nearest.append(time.perf_counter() - start)
-        exact = (every @ query).topk(10).indices.numpy()
-        recall.append(len(set(rows.tolist()) & set(exact.tolist())) / 10)
-    medians = {}
+    best: list[list[tuple[float, int]]] = [[] for _ in queries]
+    for start in range(0, len(store), 1 << 17):
+        rows = np.arange(start, min(start + (1 << 17), len(store)))
+        scores, places = (queries @ index.vectors(rows).T).topk(10)
+        for each, score, place in zip(best, scores.tolist(), places.tolist(), strict=True):
+            each += zip(score, (start + row for row in place), strict=True)
+    exact = [{row for _, row in sorted(each)[-10:]} for each in best]
+    found = [set(index.nearest(query, 10)[0].tolist()) for query in queries]
+    return statistics.mean(len(a & b) / 10 for a, b in zip(exact, found, strict=True))
+
+
+def _latencies(stores: Sequence[Store], real: Store) -> list[dict[str, list[float]]]:
+    """Seconds of each kind of search in each store."""
     picture = torch.rand(3, 256, 256)
-    searches: dict[str, Callable[[int], Any]] = {
-        "search": lambda row: store.search(real[row : row + 1], k=20),
-        "region": lambda row: store.search(picture, region=(64, 64, 96, 96)),
-        "codes": lambda row: store.search(codes=f"{row} and not 3"),
+    queries = Index(real).descriptor(real.model.interpret(real[:50]))
+    indexes = {store.path: Index(store) for store in stores}
+    kinds: dict[str, tuple[int, Callable[[Store, int], Any]]] = {
+        "nearest": (50, lambda store, turn: indexes[store.path].nearest(queries[turn], 10)),
+        "search": (25, lambda store, turn: store.search(real[turn : turn + 1], k=20)),
+        "region": (3, lambda store, turn: store.search(picture, region=(64, 64, 96, 96))),
+        "codes": (9, lambda store, turn: store.search(codes=f"{turn} and not 3")),
     }
-    for name, search in searches.items():
-        times = []
-        for row in range(5):
-            start = time.perf_counter()
-            search(row)
-            times.append(time.perf_counter() - start)
-        medians[f"{name}_ms"] = 1000 * statistics.median(times)
-    return {
-        "nearest_ms": 1000 * statistics.median(nearest),
-        "recall_at_10": statistics.mean(recall),
-        **medians,
-    }
+    times: list[dict[str, list[float]]] = [{name: [] for name in kinds} for _ in stores]
+    for name, (turns, search) in kinds.items():
+        for turn in range(-1, turns):  # the first is not counted
+            for store, found in zip(stores, times, strict=True):
+                start = time.perf_counter()
+                search(store, max(turn, 0))
+                if turn >= 0:
+                    found[name].append(time.perf_counter() - start)
+        print(name, [statistics.median(found[name]) for found in times], flush=True)
+    return times
 
 
 def likeness(arguments: Arguments) -> None:
@@ -513,10 +582,6 @@ def _top10(vectors: Tensor) -> Tensor:
 
 def _overlap(found: Tensor, exact: Tensor) -> float:
     return (found[:, :, None] == exact[:, None, :]).any(dim=-1).float().mean().item()
-
-
-def _centred(values: Tensor) -> Tensor:
-    return values - values.mean(dim=0)
 
 
 def _recall_of_index(store: Store) -> float:
@@ -628,87 +693,140 @@ def _average_precision(right: np.ndarray) -> float:
 
 
 def rate(arguments: Arguments) -> None:
-    """Bytes an image of other codes of the fields, at the R² centred that programs reach."""
-    import faiss
+    """Bytes an image of other codes of the fields, at the R² centred that programs reach.
 
-    from strop.analysis.baselines.kmeans import to_blocks
-
+    Programs have the lengths of the model, lengths of the same mean that spend each token where it
+    explains most, and equal lengths. Their bytes include those of a length.
+    """
     tokenizer = strop.load(arguments.model, device=choose_device(None))
-    shards = [[str(COCO / f"coco2017-256-train-00{n}.tar")] for n in range(4)]
-    fitted = torch.cat([teacher_fields(each, tokenizer, arguments.cache) for each in shards])
+    fitted = torch.zeros(0, dtype=torch.float16)
+    for path in sorted(COCO.glob("coco2017-256-train-*.tar")):
+        if path not in HELD_OUT and len(fitted) < arguments.fit:
+            fields = teacher_fields([str(path)], tokenizer, arguments.cache)
+            fitted = torch.cat([fitted, fields])[: arguments.fit]
     held = teacher_fields([str(HELD_OUT[0])], tokenizer, arguments.cache).float()
-    program = encoded(held, tokenizer)
+    rows = _program_points(tokenizer, held)
+    print(rows, flush=True)
     mean = fitted.float().mean(dim=0)
-    goal = _centred_r2(tokenizer.interpret(program).cpu(), held)
-    own = program.lengths.float().mean().item() * math.log2(program.codebook_size) / 8
-    found: dict[str, Any] = {"images": len(held), "fitted": len(fitted), "r2_centred": goal}
-    found["program_bytes"] = own
-    curves = {"pca": _pca_curve(fitted, held)}
+    around = fitted - mean.half()
+    curves = {"pca": _pca_curve(around, held, mean)}
     print("pca", curves["pca"], flush=True)
-    for kind, side, parts in LAYOUTS:
-        blocks = to_blocks((fitted[:: max(1, 16 // side**2)] - mean.half()).float(), side)
-        sampled = blocks[:: max(1, len(blocks) // TRAINING_BLOCKS)]
+    for kind, side, sizes in LAYOUTS:
         name = f"{kind} {side} x {side}"
-        curves[name] = _faiss_curve(faiss, kind, sampled, held - mean, side, parts)
+        curves[name] = _faiss_curve(kind, side, sizes, around, held, mean)
         print(name, curves[name], flush=True)
-    found["curves"] = curves
-    found["bytes_at_equal_r2"] = {name: _bytes_at(curve, goal) for name, curve in curves.items()}
-    reached = [value for value in found["bytes_at_equal_r2"].values() if value is not None]
-    found["relative_to_best"] = own / min(reached)
-    keep("rate", tokenizer, found)
+        for row in rows:
+            each = {code: _bytes_at(curve, row["r2_centred"]) for code, curve in curves.items()}
+            row["bytes_at_equal_r2"] = each
+            reached = [size for size in each.values() if size is not None]
+            row["relative_to_best"] = row["bytes"] / min(reached) if reached else None
+        found = {"images": len(held), "fitted": len(fitted), "programs": rows, "curves": curves}
+        keep("rate", tokenizer, found)
 
 
-def _centred_r2(made: Tensor, true: Tensor) -> float:
-    from strop.metrics import r2_centred
+def _program_points(tokenizer: strop.Tokenizer, held: Tensor) -> list[dict[str, Any]]:
+    """Bytes and R² of programs of fields, by how their lengths are chosen."""
+    parts = [tokenizer.analyse_field(part) for part in held.split(64)]
+    own = Program.cat([tokenizer.to_program(part) for part in parts]).to("cpu")
+    mean_length = own.lengths.float().mean().item()
+    lengths = {"own": own.lengths}
+    if all(part.log_error is not None for part in parts):
+        errors = torch.cat([part.log_error[:, 1].cpu().exp() for part in parts])
+        lengths["allocated"] = allocated_lengths(errors, mean_length)
+    lengths |= {f"{n}": torch.full((len(own),), n) for n in (16, 32, 48, 64) if n <= own.capacity}
+    rows = []
+    for name, chosen in lengths.items():
+        program = own.with_lengths(chosen)
+        made = torch.cat([tokenizer.interpret(part).cpu() for part in _batches(program)])
+        bits = program.bits.mean().item() + math.log2(program.capacity)
+        value = r2_centred(made, held).item()
+        rows.append(
+            {
+                "lengths": name,
+                "mean_length": chosen.float().mean().item(),
+                "bytes": bits / 8,
+                "r2_centred": value,
+            }
+        )
+    return rows
 
-    return r2_centred(made, true).item()
+
+def _batches(program: Program) -> Iterator[Program]:
+    return (program[start : start + 64] for start in range(0, len(program), 64))
 
 
-def _pca_curve(fitted: Tensor, held: Tensor) -> list[list[float]]:
+def _pca_curve(around: Tensor, held: Tensor, mean: Tensor) -> list[list[float]]:
     """[bytes, R²] of quantized PCA of whole fields; the better of joint and separable PCA."""
-    from strop.analysis.baselines.pca import _allocate, _interpret, joint, separable
+    from strop.analysis.baselines.pca import Transform, _allocate, _interpret, joint, separable
 
-    mean = fitted.float().mean(dim=0)
-    around = (fitted[::2] - mean.half()).float()  # half of them: the joint PCA takes long
-    choosing, around = around[:256], around[256:]
+    choosing, fitted = around[:256].float(), around[256:].float()
+    total = (held - held.mean(dim=(0, 1))).double().square().sum()
+    energy = (held - mean).double().square().sum()
     best: dict[int, float] = {}
-    for transform in (separable(around), joint(around)):
+    for make in (separable, joint):
+        transform = make(fitted)
         spread = transform.forward(choosing).square().mean(dim=0).sqrt()
-        for size in (40, 56, 72, 88, 104, 128):
+        true = transform.forward(held - mean)
+        # Both transforms are orthonormal: errors are those of the coefficients, and the rest.
+        rest = energy - true.double().square().sum()
+        same = Transform(transform.name, lambda c: c, lambda c: c)
+        for size in (24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128):
             given = _allocate(spread.square(), 8 * size)
-            options = {"spread": spread, "given": given, "kept": given.nonzero().flatten()}
-            made = _interpret(held - mean, transform=transform, **options) + mean
-            best[size] = max(best.get(size, 0.0), _centred_r2(made, held))
+            kept = given.nonzero().flatten()
+            made = _interpret(true, transform=same, spread=spread, given=given, kept=kept)
+            error = rest + (made - true).double().square().sum()
+            best[size] = max(best.get(size, 0.0), (1 - error / total).item())
+        print(transform.name, best, flush=True)
     return [[size, value] for size, value in best.items()]
 
 
 LAYOUTS = (
-    ("rq", 2, (2, 3, 4)),
-    ("rq", 4, (6, 8, 12, 16)),
-    ("opq", 1, (1, 2, 3)),
-    ("opq", 2, (2, 3, 4, 6)),
-    ("opq", 4, (8, 12, 16, 24)),
+    ("rq", 4, (4, 6, 8)),
+    ("opq", 4, (8, 12, 16)),
+    ("rq", 8, (12, 16, 24, 32)),
+    ("opq", 2, (2, 3, 4)),
+    ("rq", 2, (1, 2, 3)),
+    ("opq", 8, (16, 24, 32, 48)),
+    ("opq", 1, (1, 2)),
 )
 """Kind, side of the blocks, and bytes of a block."""
 
-TRAINING_BLOCKS = 40_000
+TRAINING_BLOCKS = 20_000
+WIDTH = {1: 192, 2: 192, 4: 192, 8: 384}
+"""Principal components in which blocks of a side are coded; OPQ divides them by its bytes."""
 
 
 def _faiss_curve(
-    faiss: Any, kind: str, blocks: Tensor, held: Tensor, side: int, parts: Sequence[int]
+    kind: str, side: int, sizes: Sequence[int], around: Tensor, held: Tensor, mean: Tensor
 ) -> list[list[float]]:
-    """[bytes, R²] of a quantizer of blocks of `side` x `side` patches, in 192 dimensions."""
+    """[bytes, R²] of a quantizer of blocks of `side` x `side` patches in principal components."""
+    import faiss
+
     from strop.analysis.baselines.kmeans import from_blocks, to_blocks
 
-    count, width = (16 // side) ** 2, min(192, blocks.shape[1])
-    basis = torch.svd_lowrank(blocks[::4], width)[2]
-    train, tested = (blocks @ basis).numpy(), (to_blocks(held, side) @ basis).numpy()
+    grid = math.isqrt(held.shape[1])
+    count, width = (grid // side) ** 2, min(WIDTH[side], side**2 * held.shape[2])
+    some = around[:: max(1, len(around) * count // (4 * TRAINING_BLOCKS))]
+    blocks = to_blocks(some.float(), side)
+    basis = torch.svd_lowrank(blocks[::8], width)[2]  # fewer where there are fewer blocks
+    width = basis.shape[1]
+    train = (blocks[:: max(1, len(blocks) // TRAINING_BLOCKS)] @ basis).numpy()
+    tested = (to_blocks(held - mean, side) @ basis).numpy()
+    codebooks = None
+    if kind == "rq":
+        # The codebooks of a residual quantizer are the first of one with more of them.
+        largest = faiss.ResidualQuantizer(width, max(sizes), 8)
+        largest.max_beam_size = 4
+        largest.cp.niter = 10
+        largest.train(train)
+        codebooks = faiss.vector_to_array(largest.codebooks)
     curve = []
-    for size in parts:
+    for size in sizes:
         if kind == "rq":
             quantizer = faiss.ResidualQuantizer(width, size, 8)
-            quantizer.max_beam_size = 4
-            quantizer.train(train)
+            quantizer.max_beam_size = 8
+            faiss.copy_array_to_vector(codebooks[: size * 256 * width], quantizer.codebooks)
+            quantizer.is_trained = True
             made = quantizer.decode(quantizer.compute_codes(tested))
         else:
             rotation = faiss.OPQMatrix(width, size)
@@ -719,7 +837,7 @@ def _faiss_curve(
             codes = product.compute_codes(rotation.apply(tested))
             made = rotation.reverse_transform(product.decode(codes))
         back = from_blocks(torch.from_numpy(made) @ basis.T, side, held)
-        curve.append([size * count, _centred_r2(back, held)])
+        curve.append([size * count, r2_centred(back + mean, held).item()])
     return curve
 
 
@@ -736,15 +854,22 @@ def _bytes_at(curve: list[list[float]], goal: float) -> float | None:
 
 
 def head(arguments: Arguments) -> None:
-    """What `examples/probe_from_store.py` prints for rendered scenes."""
+    """What `examples/probe_from_store.py` prints for VOC 2012, or for rendered scenes."""
     script = Path(__file__).parents[1] / "examples" / "probe_from_store.py"
-    subprocess.run([sys.executable, script, "--json", str(arguments.out)], check=True)
-    tokenizer = strop.load("scenes", device="cpu")
-    keep("head", tokenizer, {"rows": read_json(arguments.out, "probe", 1)["rows"]})
+    scenes = arguments.model == "scenes"
+    options = [] if scenes else ["--voc", str(SHARED / "voc2012")]
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "head.json"
+        options += ["--seeds", "3", "--json", str(out)]
+        subprocess.run([sys.executable, script, *options], check=True)
+        rows = read_json(out, "probe", 1)["rows"]
+    tokenizer = strop.load(arguments.model, device="cpu")
+    keep("head", tokenizer, {"data": "scenes" if scenes else "voc", "rows": rows})
 
 
 MEASUREMENTS: dict[str, Callable[[Arguments], None]] = {
     "engines": engines,
+    "engine": engine,
     "reading": reading,
     "interpreting": interpreting,
     "memory": memory,
@@ -764,13 +889,16 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "strop-corpus")
     parser.add_argument("--images", help="engines: a folder or glob of JPEGs")
     parser.add_argument("--only", nargs="+", default=["decode", "loop", "loops", "local", "ray"])
-    parser.add_argument("--slice", type=int, default=128, help="engines: images in a slice")
+    parser.add_argument("--slice", type=int, default=64, help="engines: images in a slice")
+    parser.add_argument("--rounds", type=int, default=4, help="engines: turns of each")
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--counts", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--programs", help="interpreting: a Parquet file")
     parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument(
+        "--fit", type=int, default=8192, help="rate: images that codes are fitted on"
+    )
     parser.add_argument("--split", default="val", help="regions: of VOC")
-    parser.add_argument("--out", type=Path, default=Path("head.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     MEASUREMENTS[arguments.name](arguments)

@@ -467,7 +467,7 @@ def clevr(name: str) -> str:
 
 def corpus_head() -> str:
     """A segmentation head on features from a store, and on the teacher's own."""
-    found = result("corpus/head")["rows"]
+    found = result("corpus/head")
     names = {
         "store": "from the store",
         "programs": "reconstructed without a store",
@@ -476,17 +476,20 @@ def corpus_head() -> str:
     rows = [
         [
             names[row["features"]],
-            f"{row['miou']:.2f}",
+            f"{row['miou']:.2f} ({min(row['scores']):.2f} to {max(row['scores']):.2f})",
             f"{row['bytes'] / 1e6:,.2f} MB",
-            f"{row['reading_s'] / found[-1]['reading_s']:.2f}",
+            f"{row['reading_s'] / found['rows'][-1]['reading_s']:.2f}",
         ]
-        for row in found
+        for row in found["rows"]
     ]
-    header = ["features", "mIoU", "on disk", "time to read, relative to the teacher"]
+    header = ["features", "mIoU, %", "on disk", "time to read, relative to the teacher"]
+    data = {"voc": "VOC 2012 (`photos`", "scenes": "rendered scenes (`scenes`"}[found["data"]]
+    first = found["rows"][0]
     return (
-        f"`scenes` on {found[0]['images']:,} rendered scenes for training and testing together, "
-        "on a CPU. The teacher's features would be kept in half precision; they are computed from "
-        f"decoded images here.\n\n{table(header, rows)}"
+        f"Linear heads on {data}, {first['images']:,} images for training and testing together), "
+        f"mean and range of {len(first['scores'])} seeds, on a CPU. The teacher's features would "
+        "be kept in half precision; they are computed from decoded images here.\n\n"
+        + table(header, rows)
     )
 
 
@@ -533,47 +536,57 @@ def corpus_latency() -> str:
         ]
         for row in found["rows"]
     ]
-    header = ["programs", "index alone", "image", "region", "codes", "recall@10", "building"]
+    header = ["programs", "index alone", "image", "region", "codes", "recall@10", "to build"]
     return (
-        f"Median latency on {found['machine']['cores']} CPU cores. Programs and vectors are "
-        "synthetic, drawn from the statistics of real ones. A search also interprets the query, "
-        "and for a region the candidates. The time to build the index excludes interpreting the "
-        f"programs:\n\n{table(header, rows)}"
+        f"Median latency on {found['machine']['cores']} CPU cores with other load, under which the "
+        "stores took turns. Programs and vectors are synthetic, drawn from the statistics of real "
+        "ones. A search also interprets the query, and for a region the candidates. The last "
+        "column is CPU time of building the index, without interpreting the programs:\n\n"
+        + table(header, rows)
+        + growth(found["rows"])
+    )
+
+
+def growth(rows: list[dict[str, Any]]) -> str:
+    """How much longer searches take in the largest store than in the smallest."""
+    if len(rows) < 2:
+        return ""
+    first, last = rows[0], rows[-1]
+    times = {kind: last[f"{kind}_ms"] / first[f"{kind}_ms"] for kind in ("search", "codes")}
+    return (
+        f"\n\nWith {last['programs'] / first['programs']:,.0f} times the programs, a search for an "
+        f"image takes {times['search']:.1f} times as long, and one by codes, which reads all "
+        f"programs, {times['codes']:.0f} times."
     )
 
 
 def corpus_engines() -> str:
     """Engines beside the bare encode loop."""
+    found = result("corpus/engines")
+    rates = found["rates"]
     names = {
-        "decode": "decoding alone",
-        "loop": "encoding decoded images, one process with two threads",
-        "loops": "encoding decoded images, two processes",
         "local": "`--engine local`",
         "ray": "`--engine ray`",
+        "loop": "encoding decoded images, one process with two threads",
+        "loops": "encoding decoded images, two processes",
     }
-    rows = []
-    for run in result("corpus/engines")["runs"]:
-        rates = run["rates"]
-        of = "loops" if "loops" in rates else "loop"
-        for name in ("local", "ray"):
-            if name in rates:
-                rows.append([names[name], names[of], f"{rates[name] / rates[of]:.2f}"])
-        if {"local", "ray"} <= rates.keys():
-            rows.append([names["ray"], names["local"], f"{rates['ray'] / rates['local']:.2f}"])
-    images = max(run["images"] for run in result("corpus/engines")["runs"])
+    pairs = [("local", "loop"), ("local", "loops"), ("ray", "local")]
+    rows = [[names[a], names[b], f"{rates[a] / rates[b]:.2f}"] for a, b in pairs]
     return (
-        f"Images per second with `photos` on two CPU cores, {images:,} JPEG files of 256 x 256. "
-        "Each ratio was measured in one run, without startup time:\n\n"
-        + table(["", "relative to", "ratio"], rows)
+        f"Images per second with `photos` on two CPU cores, {found['images']:,} JPEG files of "
+        f"256 x 256, without startup time. They took {found['rounds']} turns on a machine with "
+        f"other load; decoding alone is {rates['decode'] / rates['loops']:.0f} times as fast as "
+        "encoding:\n\n" + table(["", "relative to", "ratio"], rows)
     )
 
 
 def corpus_store() -> str:
     """Bytes, rows and fields per second of a store."""
     found = result("corpus/reading")
+    million = found["bytes_per_image_without_keys"]
     lines = [
         ["store, bytes per image", f"{found['bytes_per_image']:.1f}"],
-        ["with the shortest keys", f"{found['bytes_per_image_without_keys']:.1f}"],
+        ["with keys of four characters", f"{million:.1f}, or {million:.0f} MB for a million"],
         ["codes and length in Parquet, bytes per image", f"{found['parquet_bytes_per_image']:.1f}"],
         ["finding that no image is new", f"{found['resume_seconds']:.1f} s"],
         ["rows read in order", f"{found['rows_per_second']:,.0f} per second"],
@@ -583,7 +596,10 @@ def corpus_store() -> str:
             f"{found['fields_per_second_over_teacher']:.1f} times as fast",
         ],
     ]
-    about = f"`photos`, {found['programs']:,} synthetic programs, {found['machine']['cores']} cores"
+    about = (
+        f"`photos`, {found['programs']:,} synthetic programs of {found['mean_length']:.1f} tokens "
+        f"on average, {found['machine']['cores']} cores"
+    )
     return f"{about}:\n\n{table(['', ''], lines)}"
 
 
@@ -592,62 +608,99 @@ def corpus_memory() -> str:
     found = result("corpus/memory")["rows"]
     rows = [[f"{row['images']:,}", f"{row['peak_mib']:,.0f} MiB"] for row in found]
     about = "Peak memory of the process that writes the store, with two workers, tiny images"
-    return f"{about}:\n\n{table(['images', 'memory'], rows)}"
+    first, last = found[0], found[-1]
+    more = last["peak_mib"] / first["peak_mib"] - 1
+    return (
+        f"{about}:\n\n{table(['images', 'memory'], rows)}\n\n"
+        f"It grows by {more:.0%} from {first['images']:,} to {last['images']:,} images."
+    )
+
+
+CODES = {
+    "pca": "quantized PCA of whole fields",
+    "rq": "residual quantization (faiss) of {} blocks",
+    "opq": "optimized product quantization (faiss) of {} blocks",
+}
+
+
+def code_name(name: str) -> str:
+    """What a code of `results/corpus/rate.json` is."""
+    kind, _, block = name.partition(" ")
+    return CODES[kind].format(block)
 
 
 def corpus_rate() -> str:
     """Bytes an image of other codes of the features, at equal R²."""
     found = result("corpus/rate")
-    rows = [["programs of `photos`", f"{found['program_bytes']:.0f}", ""]]
+    own, *others = found["programs"]
+    rows = [["programs of `photos`", f"{own['bytes']:.0f}", ""]]
     rows += [
         [
-            name.replace("pca", "quantized PCA of whole fields")
-            .replace("rq", "residual quantization (faiss), blocks of")
-            .replace("opq", "optimised product quantization (faiss), blocks of"),
+            code_name(name),
             "not reached" if size is None else f"{size:.0f}",
-            "" if size is None else f"{found['program_bytes'] / size:.2f}",
+            "" if size is None else f"{own['bytes'] / size:.2f}",
         ]
-        for name, size in found["bytes_at_equal_r2"].items()
+        for name, size in own["bytes_at_equal_r2"].items()
     ]
+    lengths = {"own": "own", "allocated": "allocated, of the same mean"}
+    points = [
+        [
+            lengths.get(row["lengths"], f"{row['lengths']} tokens"),
+            f"{row['bytes']:.0f}",
+            f"{row['r2_centred']:.3f}",
+            "–" if row["relative_to_best"] is None else f"{row['relative_to_best']:.2f}",
+        ]
+        for row in (own, *others)
+    ]
+    header = ["lengths", "bytes", "R²", "relative to the best other code"]
     return (
-        f"Bytes per image at the same R² (channel means), {found['r2_centred']:.3f}, on "
-        f"{found['images']:,} held-out photographs. Other codes are fitted on {found['fitted']:,} "
-        "photographs.\n\n" + table(["code", "bytes", "programs relative to it"], rows)
+        f"Bytes per image at the same R² (channel means), {own['r2_centred']:.3f}, on "
+        f"{found['images']:,} held-out photographs, at a fixed rate. Other codes are fitted on "
+        f"{found['fitted']:,} photographs.\n\n"
+        + table(["code", "bytes", "programs relative to it"], rows)
+        + "\n\nPrograms of other lengths, each beside the other code that needs fewest bytes for "
+        "the same R²:\n\n" + table(header, points)
     )
 
 
 PRICE = 3.0
 """Dollars for an hour of an H200."""
+KINDS = ("encode", "teacher")
 
 
 def corpus_cost() -> str:
     """What 10^8 and 10^9 images cost, computed from measurements."""
     encode = result("encode_cuda")
-    rate, reading = result("corpus/rate"), result("corpus/reading")
+    own, reading = result("corpus/rate")["programs"][0], result("corpus/reading")
     fast = max(encode["rows"], key=lambda row: row["encode_images_per_s"])
-    sizes = {name: size for name, size in rate["bytes_at_equal_r2"].items() if size is not None}
-    opq = min(size for name, size in sizes.items() if name.startswith("opq"))
+    gpu, rates = encode["machine"]["device"], [fast[f"{k}_images_per_s"] for k in KINDS]
+    sizes = {name: size for name, size in own["bytes_at_equal_r2"].items() if size is not None}
+    best = {
+        kind: min(each)
+        for kind in CODES
+        if (each := [size for name, size in sizes.items() if name.split()[0] == kind])
+    }
+    kept = {
+        "store with its keys": (rates[0], reading["bytes_per_image"]),
+        "store and index of search": (
+            rates[0],
+            reading["bytes_per_image"] + reading["index_bytes_per_image"],
+        ),
+        **{CODES[kind].partition(" of")[0]: (rates[1], size) for kind, size in best.items()},
+        "features in half precision": (rates[1], reading["raw_bytes_per_image"]),
+    }
     rows = []
     for power in (8, 9):
-        hours = 10**power / fast["encode_images_per_s"] / 3600
-        rows.append(
-            [
-                f"10^{power}",
-                f"{hours:,.1f} h",
-                f"${hours * PRICE:,.0f}",
-                f"{10**power * reading['bytes_per_image'] / 1e9:,.1f} GB",
-                f"{10**power * reading['index_bytes_per_image'] / 1e9:,.1f} GB",
-                f"{10**power * opq / 1e9:,.1f} GB",
-                f"{10**power * reading['raw_bytes_per_image'] / 1e9:,.0f} GB",
-            ]
-        )
-    header = ["images", "encoding", "price", "store", "index", "OPQ", "fp16 features"]
+        for name, (rate, size) in kept.items():
+            hours = 10**power / rate / 3600
+            price, gigabytes = f"${hours * PRICE:,.0f}", f"{10**power * size / 1e9:,.0f} GB"
+            rows.append([f"10^{power}", name, f"{hours:,.1f} h", price, gigabytes])
     text = (
-        f"Hours of one {encode['machine']['device']} at {fast['encode_images_per_s']:,.0f} images "
-        f"per second ({encode['setting']}; decoding images not included) and ${PRICE:.0f} per "
-        "hour. Sizes are those of `photos` with 192 dimensions: the store with its keys, the index "
-        "of search, optimised product quantization at equal R², and features in half precision."
-        f"\n\n{table(header, rows)}\n\n"
+        f"One {gpu} at ${PRICE:.2f} per hour, {rates[0]:,.0f} images per second for programs and "
+        f"{rates[1]:,.0f} for the teacher alone ({encode['setting']}; reading images is not "
+        "included, nor is fitting and computing other codes). Sizes are measured with `photos` "
+        f"and 192 dimensions, for the R² of its programs, {own['r2_centred']:.3f}."
+        f"\n\n{table(['images', 'kept', 'GPU hours', 'price', 'size'], rows)}\n\n"
     )
     path = RESULTS / "corpus" / "interpreting-cuda.json"
     if path.is_file():

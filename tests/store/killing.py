@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import signal
@@ -45,21 +46,28 @@ def undisturbed(job: Job, store: Path) -> tuple[dict[str, str], float]:
     return rows_of(store), time.monotonic() - start
 
 
-def kill_drivers(job: Job, folder: Path, moments: int, seconds: float, seed: int) -> list[Path]:
-    """Kill `moments` encoders at moments drawn from `seconds`; each store is then finished."""
+def kill_drivers(
+    job: Job, folder: Path, moments: int, seconds: float, seed: int, until: float = math.inf
+) -> tuple[list[Path], int]:
+    """Kill `moments` encoders at moments drawn from `seconds`; each store is then finished.
+
+    No more are killed after the time `until`. Returns the stores, and how often one was killed.
+    """
     draws, stores, killed = random.Random(seed), [], 0
-    while killed < moments:
+    while killed < moments and time.monotonic() < until:
         store = folder / f"{len(stores)}.lance"
         stores.append(store)
-        process = _born(job, store)
+        born, process = time.monotonic(), _born(job, store)
         # A life is shorter if the lives before it have done a part of the work.
         while _dies(process, draws.uniform(0, seconds), lambda process=process: process):
             killed += 1
-            if killed == moments:
+            if killed == moments or time.monotonic() > until:
                 break
             process = _born(job, store)
+        else:
+            seconds = min(seconds, time.monotonic() - born)
         assert _live(job, store) == 0
-    return stores
+    return stores, killed
 
 
 def kill_workers(
@@ -69,10 +77,14 @@ def kill_workers(
     seconds: float,
     seed: int,
     workers: Callable[[int], list[int]],
-) -> list[Path]:
-    """Kill one worker of each of `moments` encoders, which must then end by themselves."""
+    until: float = math.inf,
+) -> tuple[list[Path], int]:
+    """Kill one worker of each of `moments` encoders, which must then end by themselves.
+
+    See `kill_drivers` for `until` and for what is returned.
+    """
     draws, stores, killed = random.Random(seed), [], 0
-    while killed < moments:
+    while killed < moments and time.monotonic() < until:
         store = folder / f"{len(stores)}.lance"
         stores.append(store)
         process = _born(job, store)
@@ -84,7 +96,7 @@ def kill_workers(
         killed += _dies(process, draws.uniform(0, seconds), victim, wait=False)
         _, status = os.waitpid(process, 0)
         assert status == 0, f"the encoder of {store} ended with status {status}"
-    return stores
+    return stores, killed
 
 
 def orphans() -> int:
@@ -225,9 +237,18 @@ def _named(process: int, name: str) -> list[int]:
 
 
 def measure(
-    folder: Path, model: str, engines: list[str], moments: int, images: int, seed: int = 0
+    folder: Path,
+    model: str,
+    engines: list[str],
+    moments: int,
+    images: int,
+    minutes: float = math.inf,
+    seed: int = 0,
 ) -> dict[str, object]:
-    """Kill drivers and workers of the engines: what was lost, doubled or different."""
+    """Kill drivers and workers of the engines: what was lost, doubled or different.
+
+    An engine is given about so many `minutes`, half of them for each kind of victim.
+    """
     data = folder / "data"
     write_data(data, images)
     tokenizer = strop.load(model, device="cpu")
@@ -241,14 +262,18 @@ def measure(
     expected, seconds = undisturbed(local, folder / "whole.lance")
 
     def both(job: Job, workers: Callable[[int], list[int]]) -> dict[str, object]:
-        stores = [folder / f"{job.__name__}-{victim}" for victim in ("driver", "worker")]
-        drivers = kill_drivers(job, stores[0], moments // 2, seconds, seed)
+        def until() -> float:
+            return time.monotonic() + 30 * minutes
+
+        folders = [folder / f"{job.__name__}-{victim}" for victim in ("driver", "worker")]
+        half = moments // 2
+        stores, kills = kill_drivers(job, folders[0], half, seconds, seed, until())
         left = orphans()
-        others = kill_workers(job, stores[1], moments - moments // 2, seconds, seed, workers)
-        kills = {"driver": moments // 2, "worker": moments - moments // 2}
-        found = {"driver": compare(drivers, expected), "worker": compare(others, expected)}
-        found["driver"]["orphans"] = left
-        return {victim: {"kills": kills[victim], **found[victim]} for victim in found}
+        drivers = {"kills": kills, **compare(stores, expected), "orphans": left}
+        stores, kills = kill_workers(
+            job, folders[1], moments - half, seconds, seed, workers, until()
+        )
+        return {"driver": drivers, "worker": {"kills": kills, **compare(stores, expected)}}
 
     if "local" in engines:
         results["local"] = both(local, _children)
@@ -258,8 +283,9 @@ def measure(
             def ray(store: str) -> None:
                 encode_corpus(str(data), store, engine="ray", address=address, **options)
 
-            rows, seconds = undisturbed(ray, folder / "ray.lance")
-            assert rows == expected, "the engines wrote different rows"
+            for life in range(2):  # the first waits until the cluster has started
+                rows, seconds = undisturbed(ray, folder / f"ray-{life}.lance")
+                assert rows == expected, "the engines wrote different rows"
             results["ray"] = both(ray, ray_workers)
     return results
 
@@ -267,6 +293,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--moments", type=int, default=50, help="of each engine")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="for each engine")
     parser.add_argument("--images", type=int, default=60)
     parser.add_argument("--engine", choices=["local", "ray"], action="append")
     parser.add_argument("--model", default="photos")
@@ -276,7 +303,14 @@ def main() -> None:
     os.setpgid(0, 0)  # orphans are recognised by their process group
     engines = options.engine or ["local", "ray"]
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.model, engines, options.moments, options.images)
+        found = measure(
+            Path(folder),
+            options.model,
+            engines,
+            options.moments,
+            options.images,
+            options.minutes,
+        )
     known = read_json(options.out, "benchmark", 1) if options.out.is_file() else {}
     known.pop("format", None)
     write_json(options.out, "benchmark", 1, {**known, **found})  # other engines keep their place
