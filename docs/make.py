@@ -567,16 +567,20 @@ def corpus_engines() -> str:
     names = {
         "local": "`--engine local`",
         "ray": "`--engine ray`",
-        "loop": "encoding decoded images, one process with two threads",
         "loops": "encoding decoded images, two processes",
     }
-    pairs = [("local", "loop"), ("local", "loops"), ("ray", "local")]
-    rows = [[names[a], names[b], f"{rates[a] / rates[b]:.2f}"] for a, b in pairs]
+    pairs = [("local", "loops"), ("ray", "loops"), ("ray", "local")]
+    cpu = found["images_per_cpu_second"]
+    rows = [
+        [names[a], names[b], f"{rates[a] / rates[b]:.2f}", f"{cpu[a] / cpu[b]:.2f}"]
+        for a, b in pairs
+    ]
     return (
         f"Images per second with `photos` on two CPU cores, {found['images']:,} JPEG files of "
         f"256 x 256, without startup time. They took {found['rounds']} turns on a machine with "
-        f"other load; decoding alone is {rates['decode'] / rates['loops']:.0f} times as fast as "
-        "encoding:\n\n" + table(["", "relative to", "ratio"], rows)
+        f"other load, so images per CPU second are given as well. Decoding alone is "
+        f"{rates['decode'] / rates['loops']:.0f} times as fast as encoding.\n\n"
+        + table(["", "relative to", "ratio", "ratio per CPU second"], rows)
     )
 
 
@@ -642,7 +646,7 @@ def corpus_rate() -> str:
         ]
         for name, size in own["bytes_at_equal_r2"].items()
     ]
-    lengths = {"own": "own", "allocated": "allocated, of the same mean"}
+    lengths = {"own": "own", "allocated": "by `mean_length`, the same mean"}
     points = [
         [
             lengths.get(row["lengths"], f"{row['lengths']} tokens"),
@@ -699,7 +703,8 @@ def corpus_cost() -> str:
         f"One {gpu} at ${PRICE:.2f} per hour, {rates[0]:,.0f} images per second for programs and "
         f"{rates[1]:,.0f} for the teacher alone ({encode['setting']}; reading images is not "
         "included, nor is fitting and computing other codes). Sizes are measured with `photos` "
-        f"and 192 dimensions, for the R² of its programs, {own['r2_centred']:.3f}."
+        f"and 192 dimensions, for the R² of its programs, {own['r2_centred']:.3f}; the store "
+        "includes keys and checksums, other codes are counted alone."
         f"\n\n{table(['images', 'kept', 'GPU hours', 'price', 'size'], rows)}\n\n"
     )
     path = RESULTS / "corpus" / "interpreting-cuda.json"

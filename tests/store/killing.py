@@ -87,14 +87,16 @@ def kill_workers(
     while killed < moments and time.monotonic() < until:
         store = folder / f"{len(stores)}.lance"
         stores.append(store)
-        process = _born(job, store)
+        born, process = time.monotonic(), _born(job, store)
 
         def victim(process: int = process) -> int | None:
             found = workers(process)
             return draws.choice(found) if found else None
 
-        killed += _dies(process, draws.uniform(0, seconds), victim, wait=False)
+        dead = _dies(process, draws.uniform(0, seconds), victim, wait=False)
         _, status = os.waitpid(process, 0)
+        killed += dead
+        seconds = seconds if dead else min(seconds, time.monotonic() - born)
         assert status == 0, f"the encoder of {store} ended with status {status}"
     return stores, killed
 
@@ -297,6 +299,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=60)
     parser.add_argument("--engine", choices=["local", "ray"], action="append")
     parser.add_argument("--model", default="photos")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--add", action="store_true", help="add to the counts in the file")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -310,9 +314,18 @@ def main() -> None:
             options.moments,
             options.images,
             options.minutes,
+            options.seed,
         )
     known = read_json(options.out, "benchmark", 1) if options.out.is_file() else {}
     known.pop("format", None)
+    if options.add:
+        for engine in engines:
+            for victim, counts in found[engine].items():
+                earlier = known.get(engine, {}).get(victim, {})
+                found[engine][victim] = {
+                    name: count + earlier.get(name, 0) * (name != "rows")
+                    for name, count in counts.items()
+                }
     write_json(options.out, "benchmark", 1, {**known, **found})  # other engines keep their place
 
 
