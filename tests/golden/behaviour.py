@@ -302,7 +302,9 @@ def main() -> None:
     found = {part: PINNED[part]() for part in arguments.parts}
     recorded = json.loads(PATH.read_text()) if PATH.is_file() else {}
     if arguments.write:
-        recorded |= found | {"platform": platform()}
+        recorded |= found
+        if set(found) != {"json"}:  # keys have no digests
+            recorded["platform"] = platform()
         PATH.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         return
     exact = recorded["platform"] == platform()
