@@ -33,7 +33,7 @@ from strop.data import (
 )
 from strop.data.loader import checked_images
 from strop.data.subset import subset
-from strop.errors import DataError
+from strop.errors import ConfigError, DataError
 from strop.images import save_image
 from strop.pool import default_context
 
@@ -192,7 +192,7 @@ def test_a_state_of_other_data_is_refused() -> None:
     [{"batch_size": 0}, {"size": 0}, {"workers": -1}, {"world": 0}, {"rank": 2, "world": 2}],
 )
 def test_impossible_arguments(arguments: dict[str, int]) -> None:
-    with pytest.raises(DataError, match=next(iter(arguments))):
+    with pytest.raises((ConfigError, DataError), match=next(iter(arguments))):
         Loader(Numbers(10), **{"batch_size": 2, "size": 4, **arguments})
 
 
