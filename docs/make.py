@@ -538,8 +538,8 @@ def corpus_latency() -> str:
     ]
     header = ["programs", "index alone", "image", "region", "codes", "recall@10", "to build"]
     return (
-        f"Median latency on {found['machine']['cores']} CPU cores with other load, under which the "
-        "stores took turns. Programs and vectors are synthetic, drawn from the statistics of real "
+        f"Median latency on {found['machine']['cores']} CPU cores, on which the stores took "
+        "turns. Programs and vectors are synthetic, drawn from the statistics of real "
         "ones. A search also interprets the query, and for a region the candidates. The last "
         "column is CPU time of building the index, without interpreting the programs:\n\n"
         + table(header, rows)
