@@ -31,6 +31,10 @@ Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 """Inputs of a graph by name to its outputs by name."""
 
 
+_FORKED: list[Run] = []
+"""Graphs that the parent of this process opened. They are never freed."""
+
+
 class _GraphEngine(ModelEngine):
     """Runs the graphs of the weights that the tokenizer has now."""
 
@@ -71,7 +75,10 @@ class _GraphEngine(ModelEngine):
         """A graph, opened once in every process: threads of a runtime do not survive a fork."""
         process = os.getpid()
         with self._lock:
-            if graph not in self._runs or self._runs[graph][0] != process:
+            before = self._runs.get(graph)
+            if before is None or before[0] != process:
+                if before is not None:  # freeing it would wait for threads that do not exist here
+                    _FORKED.append(before[1])
                 self._runs[graph] = process, self.open(self.folder / graph)
             return self._runs[graph][1]
 
