@@ -59,6 +59,18 @@ MISTAKES = {
     ),
     # Models.
     "a name to erasure": (lambda m: strop.erasure("photos", m.program), LOAD_IT),
+    "an edit": (lambda m: strop.erasure(m.tok, m.program, edit="zap"), "edit is 'zap'. Choose one"),
+    "no batch": (lambda m: strop.erasure(m.tok, m.program, batch=0), "batch is 0"),
+    "verify": (lambda m: m.tok.encode(m.images, verify=0.9), r"verify is 0\.9\. Give True"),
+    "too few lengths": (
+        lambda m: m.tok.encode(m.images, length=[4] * (len(m.images) + 1)),
+        "one length per program",
+    ),
+    "no lengths": (lambda m: m.tok.encode(m.images, length=[]), r"length is \[\]"),
+    "a file as a store": (
+        lambda m: strop.encode_corpus(str(m.folder), m.folder / "a.parquet"),
+        "a store is a folder",
+    ),
     "a name to evaluate_model": (lambda m: evaluate_model("photos", "scenes:?n=4"), LOAD_IT),
     "a name to evaluate": (lambda m: evaluate("photos", ["scenes:?n=4"], m.folder), LOAD_IT),
     "a name to a study": (lambda m: run_study("photos", "frame", "scenes:", m.folder), LOAD_IT),

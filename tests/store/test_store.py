@@ -97,7 +97,17 @@ def test_rows_that_do_not_exist_are_refused(path):
         store[3:3]
     with pytest.raises(StoreError, match="no key 'nothing'"):
         store["nothing"]
-    for wrong in (["key"], 1.5, [0.0], None, True, [True, False], [[1], [2, 3]], [[1, 2]]):
+    for wrong in (
+        ["key"],
+        1.5,
+        [0.0],
+        None,
+        True,
+        [True, False],
+        [1, True],
+        [[1], [2, 3]],
+        [[1, 2]],
+    ):
         with pytest.raises(StoreError, match="number of a row"):
             store[wrong]
 

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.config import typed
 from strop.errors import ProgramError, expect
+from strop.model.inputs import check_batch
 from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.program import Program
 
@@ -37,6 +39,8 @@ def erasure(
     """
     check_tokenizer(tokenizer)
     expect(program, Program, "a program", ProgramError, "Call erasure(tokenizer, program).")
+    typed(Edit, edit, "edit")
+    check_batch(batch)
     rows = program.as_batch().to(tokenizer.device)
     grid = tokenizer.config.grid
     maps = torch.zeros(*rows.codes.shape, grid**2, device=rows.codes.device)

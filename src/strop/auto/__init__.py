@@ -86,7 +86,7 @@ def _take_bundled_names(auto: Any) -> None:
     def from_pretrained(cls: Any, name: Any, *args: Any, **options: Any) -> Any:
         from strop.model.checkpoint import find_folder, list_models
 
-        bundled = name in list_models() and not Path(name).is_dir()
+        bundled = name in list_models() and not Path(name, "config.json").is_file()
         return ask(cls, find_folder(name) if bundled else name, *args, **options)
 
     auto.from_pretrained = classmethod(from_pretrained)

@@ -49,6 +49,8 @@ class LengthRule:
     def __post_init__(self) -> None:
         for name in ("quality", "confidence", "mean_length", "tolerance"):
             _check_number(name, getattr(self, name))
+        if not isinstance(self.verify, bool):
+            raise ProgramError(f"verify is {self.verify!r:.60}.", "Give True or False.")
         goals = [name for name in ("length", "quality", "mean_length") if self._given(name)]
         if len(goals) > 1:
             raise ProgramError(f"{_listed(goals)} were given together.", "Give at most one.")
@@ -86,11 +88,11 @@ class LengthRule:
             remedy = "Give a whole number, or a tensor of them, one per image."
             with parsing(ProgramError, f"{self.length!r:.60} is not a length", remedy):
                 lengths = torch.as_tensor(self.length)
-            if lengths.is_floating_point():
+            if lengths.is_floating_point() and lengths.numel():
                 raise ProgramError(
                     f"A length of {lengths.flatten()[0]:g} was given as a float.", remedy
                 )
-            if lengths.dtype == torch.bool:
+            if lengths.dtype == torch.bool or not lengths.numel():
                 raise ProgramError(f"length is {self.length!r:.60}.", remedy)
             object.__setattr__(self, "length", lengths)
 
@@ -171,6 +173,12 @@ def predicted_lengths(
     if rule.length is not None:
         forced = torch.as_tensor(capacity if rule.length == "max" else rule.length)
         forced = forced.to(predicted.device, torch.int64)
+        if forced.ndim and forced.shape != predicted.shape:
+            raise ProgramError(
+                f"The lengths have the shape {tuple(forced.shape)}, and there are "
+                f"{len(predicted):,} images.",
+                "Give one length, or one length per program.",
+            )
         return forced if forced.ndim else forced.repeat(len(predicted))
     if log_error is None:
         if rule.mean_length is not None:

@@ -18,6 +18,7 @@ from strop.identity import digest
 from strop.model.checkpoint import list_models, load
 from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
+from strop.program import SUFFIXES
 from strop.progress import Progress, no_progress
 from strop.store.corpus import Corpus
 from strop.store.encoder import Job, Reject
@@ -172,8 +173,13 @@ def encode_corpus(
 
 
 def _check_target(path: str) -> None:
-    """Refuse a folder that holds something else."""
+    """Refuse a folder that holds something else, and the name of a file of programs."""
     folder = Path(path)
+    if folder.suffix.lower() in SUFFIXES:
+        raise StoreError(
+            f"{path} is the name of a file, and a store is a folder.",
+            "Name it NAME.lance. `Program.save` writes files.",
+        )
     if "://" in path or not folder.exists():
         return
     names = {each.name for each in folder.iterdir()} if folder.is_dir() else {""}

@@ -89,7 +89,7 @@ def search(
     codes: str | None = None,
 ) -> Results:
     """See `Store.search`."""
-    if not isinstance(k, numbers.Integral) or k < 1:
+    if not isinstance(k, numbers.Integral) or isinstance(k, bool) or k < 1:
         raise StoreError(f"k is {k!r}.", "Give a whole number, 1 or more.")
     if codes is not None and not isinstance(codes, str):
         raise StoreError(f"codes is {codes!r:.60}.", 'Give a text such as "17 and not 903".')

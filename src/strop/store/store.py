@@ -195,6 +195,8 @@ class Store:
             picked = np.asarray(index)
         if picked.dtype == bool and picked.shape == (len(self),):
             return np.flatnonzero(picked)
+        if isinstance(index, list | tuple) and any(isinstance(each, bool) for each in index):
+            raise StoreError(f"{problem}.", remedy)  # not a mask: NumPy takes True for 1
         if isinstance(index, int | np.integer) and picked.dtype != bool:
             picked = picked[None]
         if picked.ndim != 1 or (picked.size and picked.dtype.kind not in "iu"):
