@@ -52,6 +52,10 @@ def cache(tmp_path_factory):
         yield folder
 
 
+KEPT: list[dict[str, Tokenizer]] = []
+"""Kept to the end of the process: freeing the runtimes earlier ended a process of many tests."""
+
+
 @pytest.fixture(scope="module")
 def small(make_tokenizer) -> Tokenizer:
     """A tokenizer with a rate head and a teacher of two layers."""
@@ -84,6 +88,7 @@ def others(small) -> dict[str, Tokenizer]:
     for name in ENGINES:
         made[name] = copy.deepcopy(small)
         made[name].engine = make_engine(name, made[name])
+    KEPT.append(made)
     return made
 
 
