@@ -199,10 +199,10 @@ def test_a_warm_start_copies_tensors_that_fit():
     assert torch.equal(other.interpreter.grid, old.interpreter.grid)
     centred = tiny_tokenizer(seed=9, quantizer=tiny_centred_config().quantizer)
     for target, source in ((centred, old), (same, centred)):
-        with pytest.warns(UserWarning, match="not copied and start anew: quantizer"):
+        with pytest.warns(UserWarning, match="not copied but newly initialised: quantizer"):
             assert "quantizer.codebook" not in warm_start(target, source)
     wide = tiny_preset(model=tiny_config(quantizer=QuantizerConfig(codes=64, code_width=4)))
-    with pytest.warns(UserWarning, match="not copied and start anew: quantizer.codebook"):
+    with pytest.warns(UserWarning, match="not copied but newly initialised: quantizer.codebook"):
         assert train(wide, fields, init=old).finished
     with pytest.raises(TrainingError, match=r"fits this preset: .*, given as .*; and \d+ more"):
         warm_start(tiny_tokenizer(generator=type(old.config.generator)(width=32, depth=1)), old)

@@ -328,7 +328,8 @@ def _encode(
             rows = list(range(start, min(start + size, count)))
             part = None if parts is None else parts.load(number)
             if part is not None:  # read the unreadable ones, to report them again
-                left = [row for row in rows if names[row] not in set(part.names)]
+                known = set(part.names)
+                left = [row for row in rows if names[row] not in known]
                 list(_read(tokenizer, corpus, left, batch, broken, progress))
             else:
                 squares = _read(tokenizer, corpus, rows, batch, broken, progress)

@@ -15,6 +15,7 @@ from strop.cli.console import (
     complain,
     fail,
     out,
+    plural,
     print_json,
     progress_bars,
     say,
@@ -46,7 +47,7 @@ def info(store: StorePath, version: Version = None, as_json: Json = False) -> No
     if facts["programs"]:
         codes = facts["length"]["mean"] * math.log2(facts["codebook_size"]) / 8
         lines.append(
-            f"  size: {facts['bytes'] / 1e3:,.0f} KB in {facts['fragments']:,} file(s), "
+            f"  size: {facts['bytes'] / 1e3:,.0f} KB in {plural(facts['fragments'], 'file')}, "
             f"{facts['bytes_per_image']:,.0f} bytes per image, {codes:.0f} of them codes"
         )
     for name in ("length", "quality"):

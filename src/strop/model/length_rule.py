@@ -88,12 +88,12 @@ class LengthRule:
             remedy = "Give a whole number, or a tensor of them, one per image."
             with parsing(ProgramError, f"{self.length!r:.60} is not a length", remedy):
                 lengths = torch.as_tensor(self.length)
-            if lengths.is_floating_point() and lengths.numel():
+            if lengths.dtype == torch.bool or not lengths.numel():
+                raise ProgramError(f"length is {self.length!r:.60}.", remedy)
+            if lengths.is_floating_point():
                 raise ProgramError(
                     f"A length of {lengths.flatten()[0]:g} was given as a float.", remedy
                 )
-            if lengths.dtype == torch.bool or not lengths.numel():
-                raise ProgramError(f"length is {self.length!r:.60}.", remedy)
             object.__setattr__(self, "length", lengths)
 
     @property

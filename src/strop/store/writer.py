@@ -77,8 +77,7 @@ class Writer:
 
     def append(self, rows: pa.Table, name: str) -> int:
         """Commit rows, without their checks, as the slice `name`. Returns how many were new."""
-        require("lance", StoreError)
-        import lance
+        lance = require("lance", StoreError)
         from lance.commit import CommitConflictError
 
         rows = with_checks(rows.cast(self._schema.remove(len(self._schema) - 1)))
@@ -97,13 +96,8 @@ class Writer:
             for number, fragment in enumerate(written):
                 fragment.id = first + number
             operation = lance.LanceOperation.Merge(earlier + written, self._table.lance_schema)
-            transaction = lance.Transaction(
-                self._table.version, operation, transaction_properties={"strop.slice": name}
-            )
             try:
-                self._table = lance.LanceDataset.commit(
-                    self._table, transaction, storage_options=self._options
-                )
+                self._table = self._commit(self._table, operation, {"strop.slice": name})
             except CommitConflictError:
                 self._open()
                 continue
@@ -117,15 +111,13 @@ class Writer:
         """Note images that could not be read: rows of `key`, `source` and `reason`."""
         if not rows:
             return
-        require("lance", StoreError)
-        import lance
-
         table = pa.Table.from_pylist(rows, REJECTS_SCHEMA)
         path = below(self.path, REJECTS)
         rejects = self._create(path, REJECTS_SCHEMA)
-        operation = lance.LanceOperation.Append(self._write(table, rejects, path))
-        transaction = lance.Transaction(rejects.version, operation)
-        lance.LanceDataset.commit(rejects, transaction, storage_options=self._options)
+        operation = require("lance", StoreError).LanceOperation.Append(
+            self._write(table, rejects, path)
+        )
+        self._commit(rejects, operation)
         self._rejected = np.sort(np.concatenate([self._rejected, key_hashes(table["key"])]))
 
     def clean(self) -> None:
@@ -205,6 +197,16 @@ class Writer:
             source.append(np.array(numbers, np.int32)[names.indices.to_numpy()])
         order = np.argsort(joined := np.concatenate(known), kind="stable")
         self._known, self._source = joined[order], np.concatenate(source)[order]
+
+    def _commit(
+        self, table: lance.LanceDataset, operation: Any, properties: dict[str, str] | None = None
+    ) -> lance.LanceDataset:
+        """The table after an operation on the version that was read."""
+        module = require("lance", StoreError)
+        transaction = module.Transaction(
+            table.version, operation, transaction_properties=properties
+        )
+        return module.LanceDataset.commit(table, transaction, storage_options=self._options)
 
     def _write(self, rows: pa.Table, table: lance.LanceDataset, path: str) -> list[Any]:
         """Write fragments of the table at `path`, to the disk before a commit refers to them.

@@ -520,7 +520,7 @@ def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
             "Start from a model of the same width, or omit --init.",
         )
     if unfit:
-        warnings.warn(f"Weights that are not copied and start anew: {which}.", stacklevel=3)
+        warnings.warn(f"Weights that are not copied but newly initialised: {which}.", stacklevel=3)
     tokenizer.load_state_dict({name: given[name] for name in fits}, strict=False)
     return fits
 
