@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from strop.errors import ConfigError, did_you_mean
+from strop.errors import ConfigError, StropError, did_you_mean
 
 Config = TypeVar("Config")
 
@@ -91,6 +91,16 @@ def check_ranges(config: Any, where: str, **default: float) -> None:
                     f"{where}.{field.name} is {_plain(value)!r:.60}.",
                     f"Give a number that is {' and '.join(spans) or 'finite and smaller'}.",
                 )
+
+
+def in_range(
+    value: int, what: str, least: int, most: int = MOST, error: type[StropError] = ConfigError
+) -> int:
+    """`value` if it is from `least` to `most`; otherwise an error that calls it `what`."""
+    if not least <= value <= most:
+        limit = f"{least:,} to {most:,}" if most < MOST else f"at least {least:,}"
+        raise error(f"{what} is {value!r:.60}.", f"Give {limit}.")
+    return value
 
 
 def drop_retired(

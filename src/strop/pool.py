@@ -9,10 +9,14 @@ import sys
 import threading
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing.connection import Connection, wait
+from contextlib import suppress
+from itertools import cycle
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -52,8 +56,8 @@ def default_context(device: torch.device | str = "cpu") -> BaseContext:
 class Pool(Generic[Task, Result]):
     """`workers` processes that run `job`. With 0 workers, the job runs in this process.
 
-    Each worker has its own pipe. The pipe closes at once when the worker dies, while a shared queue
-    would stay empty for ever.
+    Workers take tasks in turn, each through its own pipe. The pipe closes at once when the worker
+    dies, while a shared queue would stay empty for ever.
     """
 
     def __init__(
@@ -62,8 +66,6 @@ class Pool(Generic[Task, Result]):
         self._job = job
         self._pipes: list[Connection[Any, Any]] = []
         self._processes: list[BaseProcess] = []
-        self._owed: list[list[int]] = [[] for _ in range(workers)]  # unanswered tasks
-        self._turn = 0
         context = context or default_context()
         for _ in range(workers):
             ours, theirs = context.Pipe()
@@ -77,76 +79,50 @@ class Pool(Generic[Task, Result]):
         self._finalizer = weakref.finalize(self, _stop, self._pipes, self._processes)
 
     def map(self, tasks: Iterable[Task], ahead: int) -> Iterator[Result]:
-        """Yield results in the order of `tasks`.
+        """Yield results in the order of `tasks`; one iteration at a time.
 
         At most `ahead` tasks are submitted whose results have not been taken. A task is drawn from
         `tasks` when it is submitted, so the resources of tasks whose results were taken can be
         reused.
         """
-        self._turn += 1
-        turn = self._turn
         if not self._processes:
-            for task in tasks:
-                yield self._job(task)
+            yield from map(self._job, tasks)
             return
-        if not self._finalizer.alive:
-            raise DataError("These loading workers were stopped.", "Make a new loader.")
-        while any(self._owed):  # results of an iteration that was abandoned
-            self._receive({})
-        source = iter(tasks)
-        results: dict[int, Result] = {}
-        given = taken = 0
-        exhausted = False
-        while True:
-            while not exhausted and given - taken < ahead:
-                try:
-                    task = next(source)
-                except StopIteration:
-                    exhausted = True
-                    break
-                worker = min(range(len(self._owed)), key=lambda w: len(self._owed[w]))
-                self._send(worker, task)
-                self._owed[worker].append(given)
-                given += 1
-            if taken == given:
-                return
-            while taken not in results:
-                self._receive(results)
-            yield results.pop(taken)
-            taken += 1
-            if turn != self._turn:
-                raise DataError(
-                    "A newer iteration over the same loader has started.",
-                    "Finish one iteration before the next, or use two loaders.",
-                )
+        waiting: deque[int] = deque()  # the worker of each task without a result
+        for worker, task in zip(cycle(range(len(self._pipes))), tasks, strict=False):
+            try:
+                self._pipes[worker].send(task)
+            except (BrokenPipeError, ConnectionError):
+                self._report_death(worker)
+            waiting.append(worker)
+            if len(waiting) == ahead:
+                yield self._receive(waiting.popleft())
+        while waiting:
+            yield self._receive(waiting.popleft())
 
     def close(self) -> None:
         """Stop the workers."""
         self._finalizer()
 
-    def _send(self, worker: int, task: Task) -> None:
-        try:
-            self._pipes[worker].send(task)
-        except (BrokenPipeError, ConnectionError):
-            self._report_death(worker)
+    def __enter__(self) -> Pool[Task, Result]:
+        return self
 
-    def _receive(self, results: dict[int, Result]) -> None:
-        """Wait for at least one result. Each worker answers its tasks in order."""
-        waiting = {self._pipes[w]: w for w, numbers in enumerate(self._owed) if numbers}
-        for pipe in wait(list(waiting)):
-            worker = waiting[pipe]  # type: ignore[index]
-            try:
-                failed, value = self._pipes[worker].recv()
-            except (EOFError, ConnectionError):
-                self._report_death(worker)
-            if failed:
-                self.close()
-                if isinstance(value, Exception):
-                    raise value
-                raise DataError(
-                    f"A loading worker failed.\n{value}", "This is a bug in the dataset."
-                )
-            results[self._owed[worker].pop(0)] = value
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _receive(self, worker: int) -> Result:
+        """The next result of a worker, which answers its tasks in order."""
+        try:
+            failed, value = self._pipes[worker].recv()
+        except (EOFError, ConnectionError):
+            self._report_death(worker)
+        if not failed:
+            result: Result = value
+            return result
+        self.close()
+        if isinstance(value, Exception):
+            raise value
+        raise DataError(f"A loading worker failed.\n{value}", "This is a bug in the dataset.")
 
     def _report_death(self, worker: int) -> NoReturn:
         process = self._processes[worker]
@@ -175,32 +151,28 @@ def _work(
 
     # Parallelism comes from the processes. Threads would not be safe after a fork.
     torch.set_num_threads(1)
-    tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
-    # If it did not receive while it sends, a worker with a large result and a parent with a large
-    # task would wait for each other.
-    threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
-    while (received := tasks.get()) is not None:
-        (task,) = received
+    answers: SimpleQueue[memoryview] = SimpleQueue()
+    # A worker that has a large result must not wait until it is taken: it has other tasks, and the
+    # parent may be sending it a large one.
+    threading.Thread(target=_send, args=(pipe, answers), daemon=True).start()
+    while True:
         try:
-            answer = (False, job(task))
-        except (StropError, OSError) as error:
-            answer = (True, error)
-        except Exception:
-            answer = (True, traceback.format_exc())
-        try:
-            pipe.send(answer)
-        except (BrokenPipeError, ConnectionError):
+            task = pipe.recv()
+        except (EOFError, ConnectionError):
             return
+        try:
+            answer = ForkingPickler.dumps((False, job(task)))
+        except (StropError, OSError) as error:
+            answer = ForkingPickler.dumps((True, error))
+        except Exception:
+            answer = ForkingPickler.dumps((True, traceback.format_exc()))
+        answers.put(answer)
 
 
-def _receive(pipe: Connection[Any, Any], tasks: SimpleQueue[tuple[Any] | None]) -> None:
-    try:
+def _send(pipe: Connection[Any, Any], answers: SimpleQueue[memoryview]) -> None:
+    with suppress(BrokenPipeError, ConnectionError):  # the parent has ended
         while True:
-            tasks.put((pipe.recv(),))
-    except (EOFError, ConnectionError):
-        pass
-    finally:
-        tasks.put(None)
+            pipe.send_bytes(answers.get())
 
 
 def _stop(pipes: list[Connection[Any, Any]], processes: list[BaseProcess]) -> None:

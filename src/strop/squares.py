@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 from multiprocessing.context import BaseContext
 from typing import Any, Generic, TypeVar
 
@@ -39,44 +39,33 @@ def reading_workers(files: int) -> int:
     return min(count, MAX_WORKERS, files // _FILES_PER_WORKER) if count > 1 else 0
 
 
-class SquarePool(Generic[Item, About]):
-    """Worker processes that write squares `(3, size, size)` uint8 to shared memory.
+def map_squares(
+    fill: Callable[[Sequence[Item], Tensor], About],
+    chunks: Iterable[Sequence[Item]],
+    *,
+    size: int,
+    chunk: int,
+    ahead: int,
+    workers: int,
+    context: BaseContext | None = None,
+) -> Iterator[tuple[About, Tensor]]:
+    """What `fill` returns for each chunk, with the squares, which hold until the next one.
 
-    fill     called with up to `chunk` items and with the squares to write, (chunk, 3, size, size).
-             It returns what else is known of these items
+    fill     called with up to `chunk` items and with the squares to write, (chunk, 3, size, size)
+             in shared memory. It returns what else is known of these items
     ahead    how many squares may be ready before they are taken. Items are drawn as late
     workers  processes that run `fill`; with 0 it runs in this process
     """
-
-    def __init__(
-        self,
-        fill: Callable[[Sequence[Item], Tensor], About],
-        *,
-        size: int,
-        chunk: int,
-        ahead: int,
-        workers: int,
-        context: BaseContext | None = None,
-    ) -> None:
-        context = context or default_context()
-        self._slots = max(2 * workers, -(-ahead // chunk)) if workers else 1
-        shape = (self._slots, chunk, 3, size, size)
-        count = math.prod(shape)
-        memory = context.RawArray("B", count) if workers else bytearray(count)
-        self._job = _FillSlot(fill, memory, shape)
-        self._pool = Pool(self._job, workers, context)
-
-    def map(self, chunks: Iterable[Sequence[Item]]) -> Iterator[tuple[About, Tensor]]:
-        """What `fill` returned for each chunk, with the squares, which hold until the next one."""
-        # `Pool.map` draws a task after the result of the one `slots` ago was taken, so that the
-        # slot of that one is free.
-        tasks = ((number % self._slots, items) for number, items in enumerate(chunks))
-        for slot, about in self._pool.map(tasks, self._slots):
-            yield about, self._job.squares(slot)
-
-    def close(self) -> None:
-        """Stop the workers."""
-        self._pool.close()
+    context = context or default_context()
+    slots = max(2 * workers, -(-ahead // chunk)) if workers else 1
+    shape = (slots, chunk, 3, size, size)
+    memory = context.RawArray("B", math.prod(shape)) if workers else bytearray(math.prod(shape))
+    job = _FillSlot(fill, memory, shape)
+    with Pool(job, workers, context) as pool:
+        # A task is drawn after the result of the one `slots` before it was taken, so that its slot
+        # is free.
+        for slot, about in pool.map(zip(cycle(range(slots)), chunks, strict=False), slots):
+            yield about, job.squares(slot)
 
 
 class _FillSlot(Generic[Item, About]):
@@ -114,16 +103,15 @@ def read_squares(
     ahead    how many squares may be ready before they are taken. Sources are drawn as late
     """
     read = partial(_read_files, size=size, fit=fit)
-    pool = SquarePool(read, size=size, chunk=_CHUNK, ahead=ahead, workers=workers)
     remaining = iter(sources)
-    try:
-        for (files, warned), squares in pool.map(iter(lambda: [*islice(remaining, _CHUNK)], [])):
-            for text in warned:
-                warnings.warn(text, stacklevel=2)
-            for (name, error), square in zip(files, squares, strict=False):
-                yield name, error or square.clone()
-    finally:
-        pool.close()
+    chunks = iter(lambda: [*islice(remaining, _CHUNK)], [])
+    for (files, warned), squares in map_squares(
+        read, chunks, size=size, chunk=_CHUNK, ahead=ahead, workers=workers
+    ):
+        for text in warned:
+            warnings.warn(text, stacklevel=2)
+        for (name, error), square in zip(files, squares, strict=False):
+            yield name, error or square.clone()
 
 
 def _read_files(

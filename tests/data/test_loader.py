@@ -202,8 +202,8 @@ def test_impossible_arguments(arguments: dict[str, int]) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_hold_what_the_records_hold(workers: int) -> None:
     data = Numbers(43)
-    with Loader(data, batch_size=20, size=4, workers=workers) as loader:
-        batches = list(loader)
+    loader = Loader(data, batch_size=20, size=4, workers=workers)
+    batches = list(loader)
     assert [len(b) for b in batches] == [20, 20, 3]
     expected = stack([data[i] for i in range(20)], range(20))
     assert_same(batches[0], expected)
@@ -229,9 +229,9 @@ def test_workers_change_nothing(voc_root: Path) -> None:
     data = Numbers(100, {13: "broken", 40: "slow", 77: "broken"})
     runs = []
     for workers in (0, 1, 3):
-        with Loader(data, batch_size=16, size=4, workers=workers, shuffle=True, seed=3) as loader:
-            runs.append([list(loader), list(loader)])
-            assert loader.broken.keys() == {13, 77}
+        loader = Loader(data, batch_size=16, size=4, workers=workers, shuffle=True, seed=3)
+        runs.append([list(loader), list(loader)])
+        assert loader.broken.keys() == {13, 77}
     for run in runs[1:]:
         for epoch, reference in zip(run, runs[0], strict=True):
             assert len(epoch) == len(reference)
@@ -241,8 +241,8 @@ def test_workers_change_nothing(voc_root: Path) -> None:
 
 def test_a_batch_is_the_callers_own() -> None:
     """A later batch must not be written over an earlier one."""
-    with Loader(Numbers(60), batch_size=4, size=4, workers=2) as loader:
-        batches = list(loader)
+    loader = Loader(Numbers(60), batch_size=4, size=4, workers=2)
+    batches = list(loader)
     for batch in batches:
         assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
 
@@ -272,8 +272,8 @@ def test_spawned_workers(voc_root: Path) -> None:
     data = open_dataset(f"voc:{voc_root}")
     context = multiprocessing.get_context("spawn")
     (expected,) = Loader(data, batch_size=2, size=16)
-    with Loader(data, batch_size=2, size=16, workers=1, context=context) as loader:
-        (batch,) = loader
+    loader = Loader(data, batch_size=2, size=16, workers=1, context=context)
+    (batch,) = loader
     assert_same(batch, expected)
 
 
@@ -284,22 +284,22 @@ def test_workers_on_a_gpu_are_never_forked() -> None:
 
 
 def test_breaking_off_and_starting_again() -> None:
-    with Loader(Numbers(100), batch_size=4, size=4, workers=2) as loader:
-        for batch in loader:
-            if batch.indices[0] >= 8:
-                break
-        assert loader.state()["position"] == 12  # what was read ahead does not count
-        assert seen(loader) == list(range(12, 100))
-        assert seen(loader) == list(range(100))
+    loader = Loader(Numbers(100), batch_size=4, size=4, workers=2)
+    for batch in loader:
+        if batch.indices[0] >= 8:
+            break
+    assert loader.state()["position"] == 12  # what was read ahead does not count
+    assert seen(loader) == list(range(12, 100))
+    assert seen(loader) == list(range(100))
 
 
 def test_two_iterations_at_once_are_refused() -> None:
-    with Loader(Numbers(100), batch_size=4, size=4, workers=1) as loader:
-        one = iter(loader)
-        next(one)
-        next(iter(loader))
-        with pytest.raises(DataError, match="newer iteration"):
-            list(one)
+    loader = Loader(Numbers(100), batch_size=4, size=4, workers=1)
+    one = iter(loader)
+    next(one)
+    next(iter(loader))
+    with pytest.raises(DataError, match="newer iteration"):
+        list(one)
 
 
 def test_moving_a_batch() -> None:
@@ -317,8 +317,8 @@ def test_moving_a_batch() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_broken_records_are_skipped_counted_and_named(workers: int) -> None:
     data = Numbers(10, {3: "broken", 8: "broken"})
-    with Loader(data, batch_size=4, size=4, workers=workers) as loader:
-        assert [b.indices.tolist() for b in loader] == [[0, 1, 2], [4, 5, 6, 7], [9]]
+    loader = Loader(data, batch_size=4, size=4, workers=workers)
+    assert [b.indices.tolist() for b in loader] == [[0, 1, 2], [4, 5, 6, 7], [9]]
     assert loader.broken.keys() == {3, 8}
     report = loader.report()
     assert report is not None
@@ -330,8 +330,8 @@ def test_broken_records_are_skipped_counted_and_named(workers: int) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_batches_keep_their_shape(workers: int) -> None:
     data = Numbers(12, {1: "broken", 4: "broken", 5: "broken"})
-    with Loader(data, batch_size=4, size=4, workers=workers, drop_last=True) as loader:
-        batches = [b.indices.tolist() for b in loader]
+    loader = Loader(data, batch_size=4, size=4, workers=workers, drop_last=True)
+    batches = [b.indices.tolist() for b in loader]
     assert batches == [[0, 2, 3, 0], [6, 7, 6, 7], [8, 9, 10, 11]]
 
 
@@ -348,8 +348,8 @@ def test_broken_files_among_good_ones(tmp_path: Path, write_image: Callable[...,
         write_image(tmp_path / f"{i}.jpg", i)
     (tmp_path / "2.jpg").write_bytes((tmp_path / "2.jpg").read_bytes()[:200])
     (tmp_path / "4.jpg").write_bytes(b"")
-    with Loader(open_dataset(str(tmp_path)), batch_size=6, size=16, workers=2) as loader:
-        (batch,) = loader
+    loader = Loader(open_dataset(str(tmp_path)), batch_size=6, size=16, workers=2)
+    (batch,) = loader
     assert batch.names == ("0.jpg", "1.jpg", "3.jpg", "5.jpg")
     assert "2.jpg" in loader.broken[2]
     assert "4.jpg" in loader.broken[4]
@@ -368,25 +368,22 @@ def test_a_dead_worker_is_reported(kind: str, how: str) -> None:
     # The loader starts new workers for what can still be read.
     loader.restore({"epoch": 0, "position": 160, "records": 200})
     assert seen(loader) == list(range(160, 200))
-    loader.close()
 
 
 def test_a_bug_in_a_dataset_is_not_a_broken_file() -> None:
-    with (
-        Loader(Numbers(20, {5: "bug"}), batch_size=4, size=4, workers=1) as loader,
-        pytest.raises(DataError, match="ZeroDivisionError: a bug"),
-    ):
-        list(loader)
+    with pytest.raises(DataError, match="ZeroDivisionError: a bug"):
+        list(Loader(Numbers(20, {5: "bug"}), batch_size=4, size=4, workers=1))
     with pytest.raises(ZeroDivisionError):
         list(Loader(Numbers(20, {5: "bug"}), batch_size=4, size=4))
 
 
-def test_workers_stop_with_the_loader() -> None:
+def test_workers_stop_with_the_iteration() -> None:
     loader = Loader(Numbers(50), batch_size=5, size=4, workers=2)
-    next(iter(loader))
+    running = iter(loader)
+    next(running)
     children = {child.pid for child in multiprocessing.active_children()}
     assert len(children) >= 2
-    del loader
+    del running
     left = {child.pid for child in multiprocessing.active_children()}
     assert not children & left
 
@@ -399,7 +396,6 @@ def test_workers_leave_signals_to_the_parent() -> None:
         assert child.pid is not None
         os.kill(child.pid, signal.SIGTERM)
     assert len(list(running)) == 9
-    loader.close()
 
 
 # --- datasets that make whole batches
@@ -516,8 +512,8 @@ def test_take_selects_records(scenes):
 
 
 def test_the_state_after_the_last_batch_is_that_of_the_next_epoch() -> None:
-    with Loader(Numbers(8), batch_size=4, size=4) as loader:
-        batches = loader.forever()
-        next(batches)
-        next(batches)
-        assert loader.state() == {"epoch": 1, "position": 0, "records": 8}
+    loader = Loader(Numbers(8), batch_size=4, size=4)
+    batches = loader.forever()
+    next(batches)
+    next(batches)
+    assert loader.state() == {"epoch": 1, "position": 0, "records": 8}

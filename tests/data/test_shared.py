@@ -125,8 +125,8 @@ def test_every_small_sample_reads_whole(shared: Path) -> None:
 
 def test_batches_of_real_records(shared: Path) -> None:
     data = open_dataset(f"nyuv2:{shared}/data/nyuv2?split=train&limit=40")
-    with Loader(data, batch_size=16, size=64, workers=2, shuffle=True, drop_last=True) as loader:
-        batches = list(loader)
+    loader = Loader(data, batch_size=16, size=64, workers=2, shuffle=True, drop_last=True)
+    batches = list(loader)
     assert len(batches) == 2
     assert not loader.broken
     for batch in batches:

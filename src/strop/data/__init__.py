@@ -3,7 +3,7 @@
 from strop.data.check import CheckReport, check_dataset
 from strop.data.loader import Loader, epoch_order, image_batches, record_batches
 from strop.data.pack import PackReport, pack_dataset
-from strop.data.record import VOID, Batch, BatchDataset, Dataset, Record, concat, stack
+from strop.data.record import VOID, Batch, Dataset, Record, concat, stack
 from strop.data.rendered import ScenesDataset, write_scenes
 from strop.data.spec import KINDS, Spec, open_dataset, parse_spec
 from strop.data.transforms import fit_record
@@ -12,7 +12,6 @@ __all__ = [
     "KINDS",
     "VOID",
     "Batch",
-    "BatchDataset",
     "CheckReport",
     "Dataset",
     "Loader",

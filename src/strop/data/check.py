@@ -71,7 +71,7 @@ def check_dataset(
     depths: list[float] = []
     ranges = [range(i, min(i + _CHUNK, len(dataset))) for i in range(0, len(dataset), _CHUNK)]
     pool: Pool[range, _Found] = Pool(partial(_read, dataset=dataset), workers)
-    try:
+    with pool:
         results = pool.map(ranges, 4 * max(1, workers))
         for indices, (counts, found, broken) in zip(ranges, results, strict=True):
             for kind, counter in counts.items():
@@ -79,8 +79,6 @@ def check_dataset(
             depths += found
             report.broken |= broken
             progress("checking", indices.stop, len(dataset))
-    finally:
-        pool.close()
     report.sizes, report.parts, labels, ids = totals.values()
     report.good = report.count - len(report.broken)
     if depths:

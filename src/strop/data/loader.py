@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple, TypeGuard
 
@@ -17,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.config import typed
-from strop.data.record import PARTS, Batch, BatchDataset, Dataset, Record, check_dataset, stack
+from strop.config import in_range, typed
+from strop.data.record import Batch, Dataset, Record, check_dataset, concat, stack
 from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit, check_square
 from strop.prefetch import map_ahead
 from strop.random import mix
-from strop.squares import SquarePool
+from strop.squares import map_squares
 
 _CHUNK = 16  # records in one task at most: enough to hide the pipe
 _PREFETCH = 2  # batches
@@ -58,8 +60,8 @@ class Loader:
     shuffle      a new order in each epoch; otherwise the order of the dataset
     drop_last    only full batches, of a fixed shape, for training. Another record of the batch
                  replaces a broken one. Without it, a batch with a broken record is shorter
-    workers      worker processes that decode; 0 decodes in this process. A `BatchDataset` (packed
-                 files) does not need workers; with any, it prefetches in a thread instead
+    workers      worker processes that decode; 0 decodes in this process. They stop with the
+                 iteration. Packed files do not need workers: with any, a thread prefetches
     rank, world  index and number of processes. The batches of all processes in one step form the
                  batch of a single process
     resize       "fast" resizes bytes; "exact" gives the same pixels as encoding the file
@@ -86,17 +88,11 @@ class Loader:
         check_dataset(dataset)
         check_square(size, fit)
         typed(Resize, resize, "resize")
-        for what, value, least in (
-            ("batch_size", batch_size, 1),
-            ("workers", workers, 0),
-            ("world", world, 1),
-        ):
-            if value < least:
-                raise DataError(f"{what} is {value}.", f"It must be at least {least}.")
-        if size > MAX_SIZE:
-            raise DataError(f"size is {size}.", f"It must be at most {MAX_SIZE}.")
-        if not 0 <= rank < world:
-            raise DataError(f"rank is {rank} of {world}.", f"It must be 0 to {world - 1}.")
+        in_range(size, "size", 1, MAX_SIZE)
+        in_range(batch_size, "batch_size", 1)
+        in_range(workers, "workers", 0)
+        in_range(world, "world", 1)
+        in_range(rank, "rank", 0, world - 1)
         if drop_last and len(dataset) < batch_size * world:
             raise DataError(
                 f"{dataset.name} has {len(dataset)} records, not one full batch of "
@@ -124,9 +120,7 @@ class Loader:
         self._workers = workers
         self._context = context
         self._fill = partial(_read_records, dataset=dataset, size=size, fit=fit, resize=resize)
-        # Records in one task: all workers share a batch.
-        self._chunk = max(1, min(_CHUNK, -(-batch_size // max(1, workers))))
-        self._pool: SquarePool[int, _Chunk] | None = None
+        self._running: object = None  # the iteration that moves the position
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
@@ -185,18 +179,6 @@ class Loader:
         head = f"{len(self.broken)} of {len(self.dataset)} records were skipped as broken:"
         return "\n  ".join([head, *problems[:limit], *more])
 
-    def close(self) -> None:
-        """Stop the workers. They also stop when the loader is collected."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _epoch_steps(self, epoch: int, position: int) -> Iterator[_Step]:
         total = len(self.dataset)
         order = epoch_order(total, self.seed, epoch) if self.shuffle else np.arange(total)
@@ -211,14 +193,20 @@ class Loader:
                 yield _Step(mine, *state)
 
     def _run(self, steps: Iterator[_Step]) -> Iterator[Batch]:
-        batched = isinstance(self.dataset, BatchDataset) and self.dataset.size == self.size
+        running = self._running = object()
+        whole = hasattr(self.dataset, "batch") and getattr(self.dataset, "size", 0) == self.size
         good = 0
-        for step, batch in self._read_batches(steps) if batched else self._read(steps):
+        for step, batch in self._read_batches(steps) if whole else self._read_records(steps):
+            if self._running is not running:
+                raise DataError(
+                    "A newer iteration over the same loader has started.",
+                    "Finish one iteration before the next, or use two loaders.",
+                )
             self.epoch, self.position = step.epoch, step.position
             if batch is None:
                 continue
             good += len(batch)
-            yield batch
+            yield batch.pin_memory() if self._pin else batch
         if not good and self.broken:
             raise DataError(
                 f"No record of {self.dataset.name} could be read. "
@@ -226,105 +214,80 @@ class Loader:
                 "Run `strop data check` on it.",
             )
 
-    def _read_batches(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
-        """Load the steps of a `BatchDataset`."""
+    def _read_batches(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch]]:
+        """Load the steps of a dataset that gives whole batches."""
 
-        def make(step: _Step) -> tuple[_Step, Batch]:
+        def read(step: _Step) -> tuple[_Step, Batch]:
             batch = self.dataset.batch(step.indices.tolist())  # type: ignore[attr-defined]
             return step, batch.pin_memory() if self._pin else batch
 
-        yield from map_ahead(make, steps, _PREFETCH) if self._workers else map(make, steps)
+        return map_ahead(read, steps, _PREFETCH) if self._workers else map(read, steps)
 
-    def _read(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
-        """Load the steps of a dataset of single records, which workers decode in chunks."""
-        if self._pool is None:
-            self._pool = SquarePool(
-                self._fill,
-                size=self.size,
-                chunk=self._chunk,
-                ahead=_PREFETCH * self.batch_size,
-                workers=self._workers,
-                context=self._context,
-            )
+    def _read_records(self, steps: Iterator[_Step]) -> Iterator[tuple[_Step, Batch | None]]:
+        """Load the steps of a dataset of single records, which workers read in chunks."""
+        # Records in one task: all workers share a batch.
+        chunk = max(1, min(_CHUNK, -(-self.batch_size // max(1, self._workers))))
         given: deque[_Step] = deque()
 
         def chunks() -> Iterator[list[int]]:
             for step in steps:
                 given.append(step)
-                for start in range(0, len(step.indices), self._chunk):
-                    yield step.indices[start : start + self._chunk].tolist()
+                for start in range(0, len(step.indices), chunk):
+                    yield step.indices[start : start + chunk].tolist()
 
-        read: list[_Chunk] = []
-        try:
-            for chunk, squares in self._pool.map(chunks()):
-                count = len(given[0].indices)
-                if not read:
-                    shape = (count, 3, self.size, self.size)
-                    images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin)
-                filled = sum(len(each.indices) for each in read)
-                images[filled : filled + len(chunk.indices)] = squares[: len(chunk.indices)]
-                read.append(chunk)
-                if sum(len(each.indices) + len(each.broken) for each in read) == count:
-                    yield given.popleft(), self._join(read, images)
-                    read = []
-        except DataError:
-            self.close()
-            raise
-
-    def _join(self, chunks: list[_Chunk], images: Tensor) -> Batch | None:
-        """The batch of one step, of full length if `drop_last`; None if no record could be read."""
-        broken = {index: why for chunk in chunks for index, why in chunk.broken.items()}
-        self.broken.update(broken)
-        indices = [index for chunk in chunks for index in chunk.indices]
-        if not indices:
-            if self.drop_last:
-                raise DataError(
-                    f"None of the {len(images)} records of a batch could be read. "
-                    f"The first: {next(iter(broken.values()))}",
-                    "Check that the disk is mounted, and run `strop data check` on the dataset.",
-                )
-            return None
-        chunks = [chunk for chunk in chunks if chunk.indices]
-        parts: dict[str, Tensor] = {}
-        for name in PARTS:
-            if all(name in chunk.parts for chunk in chunks):
-                joined = np.concatenate([chunk.parts[name] for chunk in chunks])
-                if name in {"semantic", "instance"}:
-                    joined = joined.astype(np.int64)
-                parts[name] = torch.from_numpy(joined)
-        scenes = tuple(scene for chunk in chunks for scene in chunk.scenes)
-        batch = Batch(
-            images=images[: len(indices)],
-            names=tuple(name for chunk in chunks for name in chunk.names),
-            indices=torch.tensor(indices),
-            scenes=scenes if len(scenes) == len(indices) else None,
-            **parts,
+        loaded = map_squares(
+            self._fill,
+            chunks(),
+            size=self.size,
+            chunk=chunk,
+            ahead=_PREFETCH * self.batch_size,
+            workers=self._workers,
+            context=self._context,
         )
-        if self.drop_last and len(batch) < len(images):
-            batch = batch.take([row % len(batch) for row in range(len(images))])
-        return batch.pin_memory() if self._pin else batch
+        for first in loaded:
+            step = given.popleft()
+            count, filled = len(step.indices), 0
+            shape = (count, 3, self.size, self.size)
+            images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin)
+            parts: list[Batch] = []
+            for (part, broken), squares in chain([first], islice(loaded, (count - 1) // chunk)):
+                self.broken |= broken
+                if part is not None:
+                    images[filled : filled + len(part)] = squares[: len(part)]
+                    filled += len(part)
+                    parts.append(part.map(torch.from_numpy))
+            yield step, self._join(parts, images[:filled], step.indices)
 
-
-class _Chunk(NamedTuple):
-    """Records that a worker read, without their images."""
-
-    indices: list[int]
-    names: list[str]
-    parts: dict[str, np.ndarray]
-    scenes: list[Mapping[str, Any]]
-    broken: dict[int, str]
+    def _join(self, parts: list[Batch], images: Tensor, indices: np.ndarray) -> Batch | None:
+        """The batch of one step, of full length if `drop_last`; None if no record could be read."""
+        if parts:
+            batch = replace(concat(parts), images=images)
+            if self.drop_last and len(batch) < len(indices):
+                batch = batch.take([row % len(batch) for row in range(len(indices))])
+            return batch
+        if self.drop_last:
+            raise DataError(
+                f"None of the {len(indices)} records of a batch could be read. "
+                f"The first: {self.broken[int(indices[0])]}",
+                "Check that the disk is mounted, and run `strop data check` on the dataset.",
+            )
+        return None
 
 
 def _read_records(
     indices: Sequence[int],
-    images: Tensor,
+    squares: Tensor,
     *,
     dataset: Dataset,
     size: int,
     fit: Fit,
     resize: Resize,
-) -> _Chunk:
-    """Read and resize records, and write the images of those that are not broken."""
+) -> tuple[Batch | None, dict[int, str]]:
+    """Read and resize records, and write the images of those that are not broken.
+
+    Returns a batch of them without images, as arrays (torch would send each tensor as a file of
+    shared memory), and the errors of the broken ones by index.
+    """
     records: dict[int, Record] = {}
     broken: dict[int, str] = {}
     together = getattr(dataset, "records", None)
@@ -332,31 +295,14 @@ def _read_records(
     for row, index in enumerate(indices):
         try:
             record = ready[row] if ready else dataset[index]
-            record = fit_record(record, size, fit, resize)
+            records[index] = fit_record(record, size, fit, resize)
         except (StropError, OSError) as error:
             broken[index] = str(error)
-            continue
-        images[len(records)] = record.image
-        records[index] = record
-    return _Chunk(
-        indices=list(records),
-        names=[record.name for record in records.values()],
-        parts={
-            name: part for name in PARTS if (part := _stack(records.values(), name)) is not None
-        },
-        scenes=[record.scene for record in records.values() if record.scene is not None],
-        broken=broken,
-    )
-
-
-def _stack(records: Iterable[Record], name: str) -> np.ndarray | None:
-    values = [getattr(record, name) for record in records]
-    if not values or any(value is None for value in values):
-        return None
-    stacked: np.ndarray = torch.stack(values).numpy()
-    if stacked.dtype == np.int64:  # small ids, which take fewer bytes in the pipe
-        stacked = stacked.astype(np.uint8 if stacked.max() < 256 else np.int32)
-    return stacked
+    if not records:
+        return None, broken
+    batch = stack(list(records.values()), list(records))
+    squares[: len(batch)] = batch.images
+    return replace(batch, images=batch.images[:, :0]).map(Tensor.numpy), broken
 
 
 def record_batches(
@@ -383,7 +329,7 @@ def record_batches(
             rows = range(first, min(first + batch, len(dataset)))
             yield stack(dataset.records(rows, device), rows).to("cpu")
         return
-    with Loader(
+    loader = Loader(
         dataset,
         batch_size=batch,
         size=size,
@@ -391,10 +337,9 @@ def record_batches(
         resize=resize,
         workers=workers,
         pin_memory=False,
-    ) as loader:
-        yield from loader
-        problems = loader.report()
-    if problems and report is not None:
+    )
+    yield from loader
+    if report is not None and (problems := loader.report()):
         report(problems)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def _pack(
     )
     loader.restore({"epoch": 0, "position": done["position"], "records": len(dataset)})
     loader.broken.update({int(index): reason for index, reason in done["broken"].items()})
-    with loader, _Writer(work, done) as writer:
+    with closing(_Writer(work, done)) as writer:
         saved = done["position"]
         for batch in loader:
             writer.write(batch)
@@ -157,31 +158,20 @@ def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Appends batches to the raw files of a packed folder."""
+    """Appends batches to the raw files of a packed folder, after what an earlier run had saved."""
 
     def __init__(self, work: Path, done: dict[str, Any]) -> None:
         self.parts: list[str] = list(done["parts"])
         self._work = work
-        self._kept = dict(done["sizes"])
-        self._files: dict[str, Any] = {}
-        for name, size in self._kept.items():
-            os.truncate(work / name, size)
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._sync()
-        for file in self._files.values():
-            file.close()
+        self._saved = done["sizes"]
+        self._files: dict[str, BinaryIO] = {}
 
     def write(self, batch: Batch) -> None:
         """Append a batch. The first batch determines the parts."""
         arrays = {"image": batch.images, **{part: getattr(batch, part) for part in PARTS}}
-        present = [part for part, value in arrays.items() if value is not None]
-        if not self.parts:
-            self.parts = present
-        missing = [part for part in self.parts if part not in present]
+        arrays = {part: value.numpy() for part, value in arrays.items() if value is not None}
+        self.parts = self.parts or list(arrays)
+        missing = [part for part in self.parts if part not in arrays]
         if missing:
             raise DataError(
                 f"Some of {batch.names[0]} to {batch.names[-1]} have no {', '.join(missing)}, "
@@ -189,24 +179,18 @@ class _Writer:
                 "All records of a packed dataset have the same parts; pack the two separately.",
             )
         for part in self.parts:
-            value = arrays[part]
-            assert value is not None
-            values = value.numpy()
-            kept = values.astype(TYPES[part][0])
-            if part == "instance" and (kept != values).any():
+            kept = arrays[part].astype(TYPES[part][0])
+            if part == "instance" and (kept != arrays[part]).any():
                 raise DataError(
                     f"An instance mask among {batch.names[0]} ... has ids above 65535.",
                     "Number the objects of an image from 1.",
                 )
-            self._open(f"{part}.bin").write(kept.tobytes())
-        lines = self._open(RECORDS)
+            self._file(f"{part}.bin").write(kept.tobytes())
         for row, name in enumerate(batch.names):
-            about: dict[str, Any] = {"name": name}
-            if batch.scenes is not None:
-                about["scene"] = batch.scenes[row]
+            scene = {} if batch.scenes is None else {"scene": batch.scenes[row]}
             # Bytes of a file name that are not UTF-8 become JSON's \u escapes.
-            line = json.dumps(about, ensure_ascii=False).encode(errors="backslashreplace")
-            lines.write(line + b"\n")
+            line = json.dumps({"name": name, **scene}, ensure_ascii=False) + "\n"
+            self._file(RECORDS).write(line.encode(errors="backslashreplace"))
 
     def save(self, progress: dict[str, Any]) -> None:
         """Save the progress, so that a later run can resume here."""
@@ -215,13 +199,19 @@ class _Writer:
         content = {**progress, "parts": self.parts, "sizes": sizes}
         write_json(self._work / _PROGRESS, *_PROGRESS_FORMAT, content)
 
+    def close(self) -> None:
+        """Close the files."""
+        self._sync()
+        for file in self._files.values():
+            file.close()
+
     def _sync(self) -> None:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
 
-    def _open(self, name: str) -> Any:
-        """The file `name`, opened once. Only files that an earlier run has saved are continued."""
+    def _file(self, name: str) -> BinaryIO:
         if name not in self._files:
-            self._files[name] = (self._work / name).open("ab" if name in self._kept else "wb")
+            self._files[name] = (self._work / name).open("ab")
+            self._files[name].truncate(self._saved.get(name, 0))
         return self._files[name]

@@ -74,22 +74,23 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on `device`; copies from pinned memory are asynchronous."""
-        return self._map(lambda part: part.to(device, non_blocking=True))
+        return self.map(lambda part: part.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
         """The batch in page-locked memory (needs CUDA)."""
-        return self._map(Tensor.pin_memory)
+        return self.map(Tensor.pin_memory)
 
     def take(self, rows: Sequence[int]) -> Batch:
         """The records at `rows` of this batch, in that order."""
         index = torch.tensor(rows, dtype=torch.int64)
         return replace(
-            self._map(lambda part: part[index.to(part.device)]),
+            self.map(lambda part: part[index.to(part.device)]),
             names=tuple(self.names[row] for row in rows),
             scenes=None if self.scenes is None else tuple(self.scenes[row] for row in rows),
         )
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+    def map(self, function: Callable[[Any], Any]) -> Batch:
+        """The batch with `function` applied to each of its tensors."""
         parts = {name: getattr(self, name) for name in ("images", "indices", *PARTS)}
         mapped: dict[str, Any] = {n: function(p) for n, p in parts.items() if p is not None}
         return replace(self, **mapped)
@@ -107,7 +108,9 @@ class Dataset(Protocol):
     from, or the values that determine them: see `strop.identity.of_dataset`.
     `problems: tuple[str, ...]` names damage that did not prevent reading, such as a truncated
     shard. `records(indices) -> list[Record]` returns several records at once, for datasets that
-    produce them faster together. `fit: str | None` is the fit of records that are stored square.
+    produce them faster together. `fit: str` is the fit of records that are stored square, `size`
+    their size, and `batch(indices) -> Batch` returns them as a batch and does not fail because of a
+    single record.
 
     To encode a dataset without its annotations: `names() -> Sequence[str]` gives the names without
     reading records, `raw(indices, columns) -> list[Raw]` the images as they are stored, with the
@@ -129,18 +132,6 @@ def check_dataset(value: object) -> Dataset:
     remedy = "Open one with `strop.data.open_dataset`: it takes specs such as folder:/photos."
     expect(value, Dataset, "a dataset", DataError, remedy)
     return cast("Dataset", value)
-
-
-@runtime_checkable
-class BatchDataset(Dataset, Protocol):
-    """A dataset that returns batches faster than single records.
-
-    All records are `size` by `size`. `batch` must not fail because of a single record.
-    """
-
-    size: int
-
-    def batch(self, indices: Sequence[int]) -> Batch: ...
 
 
 def first_readable(dataset: Dataset) -> Record:

@@ -176,13 +176,10 @@ def write_scenes(
         chunks = [todo[first : first + batch_size] for first in range(0, len(todo), batch_size)]
         done = n - len(todo)
         progress("rendering", done, n)
-        pool = Pool(job, workers, default_context(device))
-        try:
+        with Pool(job, workers, default_context(device)) as pool:
             for written in pool.map(chunks, 2 * workers):
                 done += written
                 progress("rendering", done, n)
-        finally:
-            pool.close()
         return _collect(folder, split, {**_INFO, **settings})
 
 

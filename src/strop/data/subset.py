@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 
-from strop.data.record import Batch, BatchDataset, Dataset, Raw, Record
+from strop.data.record import Batch, Dataset, Raw, Record
 from strop.identity import of_dataset
+
+_SHARED = {"columns", "fit", "in_main_process", "problems", "size"}
+_INDEXED = {"batch", "names", "raw"}
 
 
 class Subset:
@@ -20,8 +23,7 @@ class Subset:
         self.name = dataset.name
         self.classes = dataset.classes
         self.label_names = dataset.label_names
-        self.problems: tuple[str, ...] = tuple(getattr(dataset, "problems", ()))
-        self._dataset = dataset
+        self._dataset: Any = dataset
         self._indices = indices
 
     def __len__(self) -> int:
@@ -36,38 +38,25 @@ class Subset:
         return self._dataset[self._indices[index]]
 
     def __getattr__(self, name: str) -> Any:
-        """The optional members of the dataset that depend on no index, and those that do."""
-        if name not in {"columns", "in_main_process", "names", "raw"}:
+        """The optional members of the dataset: the subset has those that the dataset has."""
+        if name not in _SHARED | _INDEXED:
             raise AttributeError(name)
-        member = getattr(self._dataset, name)  # the subset has it if the dataset does
-        return {"names": self._names, "raw": self._raw}.get(name, member)
+        member = getattr(self._dataset, name)
+        return member if name in _SHARED else getattr(self, f"_{name}")
 
     def _names(self) -> list[str]:
-        names = self._dataset.names()  # type: ignore[attr-defined]
+        names = self._dataset.names()
         return [names[index] for index in self._indices]
 
     def _raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
-        inner = [self._indices[index] for index in indices]
-        return self._dataset.raw(inner, columns)  # type: ignore[attr-defined]
+        rows: list[Raw] = self._dataset.raw([self._indices[index] for index in indices], columns)
+        return rows
 
-
-class BatchSubset(Subset):
-    """A subset of a `BatchDataset`."""
-
-    def __init__(self, dataset: BatchDataset, indices: Sequence[int]) -> None:
-        super().__init__(dataset, indices)
-        self.size = dataset.size
-        self.fit: str | None = getattr(dataset, "fit", None)
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """The records at `indices` of the subset."""
-        inner = [self._indices[index] for index in indices]
-        batch = self._dataset.batch(inner)  # type: ignore[attr-defined]
+    def _batch(self, indices: Sequence[int]) -> Batch:
+        batch = self._dataset.batch([self._indices[index] for index in indices])
         return replace(batch, indices=torch.tensor(indices, dtype=torch.int64))
 
 
 def subset(dataset: Dataset, indices: Sequence[int]) -> Subset:
     """The records of `dataset` at `indices`, in that order, as a dataset."""
-    if isinstance(dataset, BatchDataset):
-        return BatchSubset(dataset, indices)
     return Subset(dataset, indices)

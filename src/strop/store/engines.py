@@ -10,7 +10,6 @@ import functools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain, groupby
 from typing import Any
 
@@ -148,16 +147,11 @@ def _one_by_one(work: Any, task: Task) -> Part:
     return Part.joined(results)
 
 
-@contextmanager
-def _pool(work: Any, workers: int) -> Iterator[Pool[Task, Part]]:
+def _pool(work: Any, workers: int) -> Pool[Task, Part]:
     with warnings.catch_warnings():
         # Lance warns of every fork. The workers never call it: see `Corpus.in_main_process`.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
-        pool: Pool[Task, Part] = Pool(work, workers, default_context())
-    try:
-        yield pool
-    finally:
-        pool.close()
+        return Pool(work, workers, default_context())
 
 
 # Many machines.

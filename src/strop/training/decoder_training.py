@@ -222,7 +222,7 @@ def _batches(
         while True:
             yield source[kept[order.rows(step)].to(source.device)].to(device)
             step += 1
-    with Loader(
+    loader = Loader(
         subset(source, kept.tolist()),
         batch_size=batch,
         size=config.image_size,
@@ -231,6 +231,6 @@ def _batches(
         shuffle=True,
         drop_last=True,
         workers=workers,
-    ) as loader:
-        for records in loader.forever():
-            yield records.images.to(device, non_blocking=True)
+    )
+    for records in loader.forever():
+        yield records.images.to(device, non_blocking=True)
