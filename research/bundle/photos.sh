@@ -11,11 +11,7 @@ set -euo pipefail
 out="${OUT:-runs/photos}"
 device=(${DEVICE:+--device "$DEVICE"})
 
-# STROP-S with seven layers on each side: the three bundled models together stay below 45 MB.
-strop train strop-s-fast --teacher "${TEACHER:-tiny}" --data "$PHOTOS" --cache memory --resume \
-    --set model.generator.depth=7 --set model.interpreter.depth=7 \
-    --set 'model.decoder.widths=[128,64,32,16]' --set training.held_out=1024 \
-    --set "model.length_head.quality=${QUALITY:-0.94}" \
+strop train strop-s-photos --teacher "${TEACHER:-tiny}" --data "$PHOTOS" --cache memory --resume \
     --workers "${WORKERS:-8}" --out "$out" "${device[@]}" "$@"
 strop train-decoder "$out/model" --data "$PHOTOS" --steps "${DECODER_STEPS:-3000}" \
     --batch "${DECODER_BATCH:-64}" --workers "${WORKERS:-8}" "${device[@]}"
