@@ -17,7 +17,6 @@ import torch
 from PIL import Image
 
 from strop.data import VOID, Loader, check_dataset, open_dataset
-from strop.data.shards import ShardDataset
 from strop.errors import DataError, ImageError
 
 Encode = Callable[..., bytes]
@@ -79,25 +78,6 @@ def test_several_shards_and_random_access(
     again = pickle.loads(pickle.dumps(data))  # noqa: S301 (what a spawned worker gets)
     for i in (14, 0, 7):
         assert torch.equal(data[i].image, again[i].image)
-
-
-def test_few_shards_are_open_at_once(
-    tmp_path: Path, write_tar: WriteTar, encoded: Encode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("strop.data.shards._MAX_OPEN", 2)
-    for shard in range(4):
-        write_tar(tmp_path / f"s-{shard}.tar", {"0.png": encoded(shard, 8, 8, "PNG")})
-    data = open_dataset(f"shards:{tmp_path}")
-    assert isinstance(data, ShardDataset)
-    first = [data[i].image for i in range(4)]
-    handles = dict(data._files)
-    assert list(handles) == [2, 3]
-    for i in (2, 0, 2):  # 3 is the one used longest ago
-        assert torch.equal(data[i].image, first[i])
-    assert list(data._files) == [0, 2]
-    assert data._files[2] == handles[2]
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(handles[3])
 
 
 def test_long_names(tmp_path: Path, encoded: Encode) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.layout import Layout, choose, load_json
+from strop.data.layout import Layout, load_json
 from strop.data.record import Record
 from strop.errors import DataError
 from strop.files import PathLike
@@ -67,14 +67,13 @@ class ClevrDataset(FileDataset):
         return self.classes.index(name)
 
 
-def clevr(path: PathLike, split: str = "val", by: str = "shape") -> ClevrDataset:
+def clevr(path: PathLike, split: str = "val", by: By = "shape") -> ClevrDataset:
     """CLEVR v1.0's `split` (train, val, test; test has no scenes).
 
     Instance masks are read from `masks/SPLIT` and depth (16 bit, millimetres) from `depth/SPLIT` if
     these folders exist. `by` selects the classes of labels and semantic masks: `shape` (shape and
     material) or `color`.
     """
-    choose(by, ("shape", "color"), "kind of classes")
     tree = "images/SPLIT/ and scenes/CLEVR_SPLIT_scenes.json"
     layout = Layout.open(path, "CLEVR", tree, "CLEVR_v1.0")
     root, folder = layout.root, layout.folder(f"images/{split}")
@@ -105,6 +104,4 @@ def clevr(path: PathLike, split: str = "val", by: str = "shape") -> ClevrDataset
         )
         for image in images
     ]
-    return ClevrDataset(
-        name=f"clevr-{split}", root=root, items=items, source=source, by=cast(By, by)
-    )
+    return ClevrDataset(name=f"clevr-{split}", root=root, items=items, source=source, by=by)

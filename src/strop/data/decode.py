@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -142,13 +143,7 @@ def _read_single_channel(source: str | bytes, name: str, what: str) -> np.ndarra
 
 def _few(values: list[int], limit: int = 12) -> str:
     spans: list[str] = []
-    start = previous = values[0]
-    for value in [*values[1:], None]:
-        if value is not None and value == previous + 1:
-            previous = value
-            continue
-        spans.append(str(start) if start == previous else f"{start}-{previous}")
-        if value is not None:
-            start = previous = value
-    more = ", ..." if len(spans) > limit else ""
-    return ", ".join(spans[:limit]) + more
+    for _, run in groupby(enumerate(values), lambda each: each[1] - each[0]):
+        ids = [value for _, value in run]
+        spans.append(f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else f"{ids[0]}")
+    return ", ".join(spans[:limit]) + (", ..." if len(spans) > limit else "")

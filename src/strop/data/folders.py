@@ -9,13 +9,13 @@ import re
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree
 
 from strop.data.decode import identity_table, make_table
 from strop.data.filelist import FileDataset, Files, paired
 from strop.data.layout import (
     Layout,
-    choose,
     first_file,
     found,
     load_json,
@@ -29,13 +29,12 @@ from strop.files import PathLike
 from strop.listing import list_files
 
 
-def folder(path: PathLike, labels: str = "none") -> FileDataset:
+def folder(path: PathLike, labels: Literal["none", "folders"] = "none") -> FileDataset:
     """All images below `path`, sorted by name.
 
     With `labels="folders"` the first folder in the path of an image is its label.
     """
     layout = Layout.open(path, "folder", "images in it, at any depth")
-    choose(labels, ("none", "folders"), "source of labels")
     root, images = layout.root, layout.images("", "images such as JPEG, PNG and WebP")
     if labels == "none":
         items = [Files(image, image) for image in images]
@@ -61,7 +60,10 @@ horse; motorbike; person; pottedplant; sheep; sofa; train; tvmonitor
 
 
 def voc(
-    path: PathLike, split: str = "val", masks: str = "auto", labels: str = "auto"
+    path: PathLike,
+    split: str = "val",
+    masks: Literal["auto", "aug", "official"] = "auto",
+    labels: Literal["auto", "xml", "masks"] = "auto",
 ) -> FileDataset:
     """VOC 2012's segmentation `split`: a list in `ImageSets/Segmentation` (trainaug, train, val).
 
@@ -72,19 +74,11 @@ def voc(
     tree = "VOCdevkit/VOC2012/{JPEGImages,ImageSets,...}"
     layout = Layout.open(path, "VOC", tree, "VOCdevkit/VOC2012", "VOC2012")
     root, images = layout.root, layout.folder("JPEGImages")
-    choose(masks, ("auto", "aug", "official"), "kind of masks")
-    choose(labels, ("auto", "xml", "masks"), "source of labels")
     kinds = {"aug": "SegmentationClassAug", "official": "SegmentationClass"}
     folder = layout.folder(*(kinds.values() if masks == "auto" else [kinds[masks]]))
-    lists = root / "ImageSets" / "Segmentation"
-    if not (lists / f"{split}.txt").is_file():
-        raise DataError(
-            f"VOC has no list for the split {split!r}: {lists} holds {found(lists)}.",
-            f"Expected {split}.txt there, one image name per line.",
-        )
     # Some copies of trainaug.txt list pairs of paths. The first one holds the name.
-    names = [Path(line.split()[0]).stem for line in read_lines(lists / f"{split}.txt")]
-    layout.require(names, "ImageSets/Segmentation", f"image names in {split}.txt")
+    lines = layout.lines(f"ImageSets/Segmentation/{split}.txt")
+    names = [Path(line.split()[0]).stem for line in lines]
     from_xml = labels == "xml" or (labels == "auto" and (root / "Annotations").is_dir())
     return FileDataset(
         name=f"voc-{split}",
@@ -200,14 +194,15 @@ def cityscapes(path: PathLike, split: str = "val") -> FileDataset:
 # --- COCO 2017
 
 
-def coco(path: PathLike, split: str = "val", labels: str = "instances") -> FileDataset:
+def coco(
+    path: PathLike, split: str = "val", labels: Literal["instances", "none"] = "instances"
+) -> FileDataset:
     """COCO 2017's `split` (train, val; with `labels="none"` any folder SPLIT2017).
 
     An image's labels are the categories of its instances, crowds included.
     """
     tree = "val2017/ and annotations/instances_val2017.json"
     layout = Layout.open(path, "COCO", tree)
-    choose(labels, ("instances", "none"), "source of labels")
     root, folder = layout.root, layout.folder(f"images/{split}2017", f"{split}2017")
     name = f"coco-{split}"
     if labels == "none":
@@ -296,12 +291,12 @@ def cocostuff(path: PathLike, split: str = "val", subset: str = "") -> FileDatas
     year = f"{split}2017"
     images = layout.folder(f"images/{year}", year, f"{split}_img")
     maps = layout.folder(f"stuffthingmaps/{year}", f"annotations/{year}", f"{split}_label")
-    expected = "images such as 000000000139.jpg"
-    files = {Path(image).stem: image for image in layout.images(images, expected)}
+    listed = layout.images(images, "images such as 000000000139.jpg")
+    files = {Path(image).stem: image for image in listed}
     names = sorted(files)
     if subset:
         source = layout.root / subset  # an absolute path replaces the root
-        names = [Path(line).stem for line in read_lines(source)]
+        names = [Path(line).stem for line in layout.lines(subset)]
         missing = [name for name in names if name not in files]
         if missing:
             raise DataError(
@@ -313,7 +308,7 @@ def cocostuff(path: PathLike, split: str = "val", subset: str = "") -> FileDatas
     return FileDataset(
         name=f"cocostuff-{split}",
         root=layout.root,
-        items=layout.require(items, images, expected),
+        items=items,
         classes=STUFF_CLASSES,
         table=make_table({**fine_to_coarse(), 255: VOID}),
     )

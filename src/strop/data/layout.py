@@ -67,6 +67,16 @@ class Layout:
         """The images below `folder`, as sorted paths relative to it; at least one."""
         return self.require(list_files(self.root / folder), folder, expected)
 
+    def lines(self, file: str) -> list[str]:
+        """The lines of a list in `file`, stripped, without blank ones; at least one."""
+        path = self.root / file
+        if not path.is_file():
+            raise DataError(
+                f"The list {path} is missing; {path.parent} holds {found(path.parent)}.",
+                f"Expected {path.name} there, one name per line.",
+            )
+        return self.require(read_lines(path), file, "one name per line")
+
     def require(self, items: list[Item], folder: str, expected: str) -> list[Item]:
         """`items` unless there are none; then `DataError` with the contents of `folder`."""
         if not items:
@@ -86,13 +96,6 @@ def split_names(text: str) -> tuple[str, ...]:
 def first_file(root: Path, candidates: Sequence[str]) -> Path | None:
     """The first of `candidates` that is a file under `root`."""
     return next((root / name for name in candidates if (root / name).is_file()), None)
-
-
-def choose(value: str, choices: Sequence[str], what: str) -> str:
-    """`value` if it is one of `choices`; `DataError` otherwise."""
-    if value not in choices:
-        raise DataError(f"There is no {what} {value!r}.", f"Choose one of {', '.join(choices)}.")
-    return value
 
 
 def read_lines(path: Path) -> list[str]:

@@ -8,16 +8,16 @@ lines.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from strop.data.layout import found
-from strop.data.record import Batch, Record
+from strop.data.record import PARTS, Batch, Record
 from strop.errors import DataError, parsing
 from strop.files import PathLike, read_json
 from strop.listing import expand
@@ -27,13 +27,13 @@ META = "meta.json"
 RECORDS = "records.jsonl"
 OFFSETS = "records.i64"
 
-TYPES: dict[str, tuple[np.dtype[Any], torch.dtype]] = {
-    "image": (np.dtype("u1"), torch.uint8),
-    "semantic": (np.dtype("u1"), torch.int64),
-    "instance": (np.dtype("<u2"), torch.int64),
-    "labels": (np.dtype("u1"), torch.bool),
-    "depth": (np.dtype("<f4"), torch.float32),
-    "valid": (np.dtype("u1"), torch.bool),
+TYPES = {
+    "image": ("u1", "u1"),
+    "semantic": ("u1", "i8"),
+    "instance": ("<u2", "i8"),
+    "labels": ("u1", "?"),
+    "depth": ("<f4", "f4"),
+    "valid": ("u1", "?"),
 }
 """The type of each part in its file and in a record."""
 
@@ -61,8 +61,8 @@ class PackedDataset:
             self._count = int(meta["count"])
             self._arrays = {part: self._map(part) for part in meta["parts"]}
             _ = self._arrays["image"]
-        self._offsets = _open(root / OFFSETS, np.dtype("<i8"), (self._count + 1,))
-        self._records = _open(root / RECORDS, np.dtype(np.uint8), None)
+        self._offsets = _open(root / OFFSETS, "<i8", (self._count + 1,))
+        self._records = _open(root / RECORDS, "u1", (-1,))
         if self._offsets[-1] != len(self._records) or (np.diff(self._offsets) < 0).any():
             raise DataError(f"{root / RECORDS} does not fit {root / META}.", "Pack it again.")
 
@@ -70,17 +70,18 @@ class PackedDataset:
         return self._count
 
     def __getitem__(self, index: int) -> Record:
-        if not -self._count <= index < self._count:
-            raise IndexError(index)
-        index %= self._count
-        parts = {part: _tensor(part, np.array(a[index])) for part, a in self._arrays.items()}
-        about = self._about(index)
-        return Record(name=about["name"], scene=about.get("scene"), **parts)
+        batch = self.batch([range(self._count)[index]])
+        parts = {name: part[0] for name in PARTS if (part := getattr(batch, name)) is not None}
+        scene = None if batch.scenes is None else batch.scenes[0]
+        return Record(image=batch.images[0], name=batch.names[0], scene=scene, **parts)
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The records at `indices`, in that order."""
         rows = np.asarray(indices, dtype=np.int64)
-        parts = {part: _tensor(part, _gather(a, rows)) for part, a in self._arrays.items()}
+        parts = {
+            part: torch.from_numpy(array[rows].astype(TYPES[part][1], copy=False))
+            for part, array in self._arrays.items()
+        }
         about = [self._about(index) for index in indices]
         scenes = tuple(a["scene"] for a in about if "scene" in a)
         return Batch(
@@ -120,32 +121,16 @@ class PackedDataset:
         return about
 
 
-def _open(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> np.ndarray:
-    """A read-only map of `path`; of all its bytes if there is no shape."""
+def _open(path: Path, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A read-only map of `path`, an array of `shape`. -1 is as long as the file is."""
     if not path.is_file():
         raise DataError(f"{path} is missing.", "Pack the dataset again.")
-    found_bytes = path.stat().st_size
-    if shape is None:
-        shape = (found_bytes // dtype.itemsize,)
-    expected = int(np.prod(shape)) * dtype.itemsize
-    if found_bytes != expected:
+    dtype, size = np.dtype(kind), path.stat().st_size
+    expected = size if shape == (-1,) else math.prod(shape) * dtype.itemsize
+    if size != expected or not size:
         raise DataError(
-            f"{path} has {found_bytes} bytes, expected {expected}.",
+            f"{path} has {size} bytes, expected {expected or 'some'}.",
             "It is truncated; pack the dataset again.",
         )
-    if not expected:
-        raise DataError(f"{path} is empty.", "Pack the dataset again.")
     # A plain array: indexing numpy's memmap class costs more than a small read.
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
-
-
-def _gather(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-        return np.array(array[rows[0] : rows[-1] + 1])
-    return array[rows]
-
-
-def _tensor(part: str, values: np.ndarray) -> Tensor:
-    if values.dtype == np.uint16:  # torch supports few conversions of it
-        values = values.astype(np.int32)
-    return torch.from_numpy(values).to(TYPES[part][1])
+    return np.asarray(np.memmap(path, dtype, "r")).reshape(shape)

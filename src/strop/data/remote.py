@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -26,11 +27,14 @@ def open_file(path: str) -> Any:
         return system.open(where, "rb")
 
 
-def read_range(url: str, start: int, size: int) -> bytes:
-    """Some bytes of the file at a URL."""
-    system, path = _system(url)
-    with _reading(url):
-        content: bytes = system.cat_file(path, start=start, end=start + size)
+def read_range(path: str, start: int, size: int) -> bytes:
+    """Some bytes of a file, or of the file at a URL."""
+    if "://" not in path:
+        with Path(path).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), size, start)
+    system, where = _system(path)
+    with _reading(path):
+        content: bytes = system.cat_file(where, start=start, end=start + size)
     return content
 
 
@@ -64,9 +68,8 @@ class ImageDataset:
         return len(self.names())
 
     def __getitem__(self, index: int) -> Record:
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        ((source, _),) = self.raw([index % len(self)])
+        index = range(len(self))[index]
+        ((source, _),) = self.raw([index])
         name = self.names()[index]
         assert isinstance(source, str | bytes)
         return Record(image=read_image(source, name), name=name)

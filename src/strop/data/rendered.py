@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from strop.config import in_range
 from strop.data.record import Record
 from strop.errors import DataError, parsing
 from strop.files import PathLike, atomic_path, exclusive, read_json, write_json, write_text
@@ -25,6 +26,7 @@ from strop.scenes.sampling import object_counts, sample_scenes
 from strop.scenes.scene import By, Scenes, class_names, object_classes, semantic_masks
 
 MAX_SCENES = 10**9
+MAX_START = 2**62
 MAX_SIZE = 2048
 _BLOCK = 2048
 """Scenes sampled at once on a GPU."""
@@ -49,15 +51,12 @@ class ScenesDataset:
         start: int = 0,
         split: str = "new",
     ) -> None:
-        if not (1 <= n <= MAX_SCENES and 0 <= start < 2**62):
-            raise DataError(
-                f"scenes: n is {n} and start is {start}.",
-                f"n is 1 to {MAX_SCENES:,}, and start is not negative and below 2**62.",
-            )
-        if by not in ("shape", "color"):
+        in_range(n, "scenes: n", 1, MAX_SCENES, DataError)
+        in_range(start, "scenes: start", 0, MAX_START, DataError)
+        for side in image_size(size):
+            in_range(side, "scenes: size", 1, MAX_SIZE, DataError)
+        if by not in get_args(By):
             raise DataError(f"scenes: by is {by!r}.", "Expected 'shape' or 'color'.")
-        if not all(1 <= side <= MAX_SIZE for side in image_size(size)):
-            raise DataError(f"scenes: size is {size}.", f"Expected 1 to {MAX_SIZE} pixels.")
         self.n, self.seed, self.size, self.by = n, seed, size, by
         self.start, self.split = start, split
         self.name = f"scenes:?n={n}&seed={seed}"
@@ -76,9 +75,7 @@ class ScenesDataset:
         return [self._name(index) for index in range(self.n)]
 
     def __getitem__(self, index: int) -> Record:
-        if not -self.n <= index < self.n:
-            raise IndexError(f"scene {index} of {self.n}")
-        return self.records([index % self.n])[0]
+        return self.records([range(self.n)[index]])[0]
 
     def scenes(self, indices: list[int] | range, device: torch.device | str = "cpu") -> Scenes:
         """The scenes at `indices` as tensors."""
@@ -135,6 +132,13 @@ class ScenesDataset:
             scenes = self.scenes(range(begin, min(begin + block, self.n)), device)
             for row in range(0, len(scenes), batch_size):
                 yield render(scenes[row : row + batch_size], self.size)
+
+
+def scenes(
+    n: int = 10_000, seed: int = 0, size: int = 128, by: By = "shape", start: int = 0
+) -> ScenesDataset:
+    """Rendered scenes by the parameters of a spec."""
+    return ScenesDataset(n, seed=seed, size=size, by=by, start=start)
 
 
 def write_scenes(

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,18 +25,16 @@ from strop.errors import DataError, parsing, reason
 from strop.images import MAX_FILE_BYTES, SUFFIXES
 from strop.scenes.describe import check_scene
 
-_MAX_OPEN = 64  # files; a process may open about 1000, and datasets can have more shards
 _MASKS = ("mask.png", "semantic.png", "seg.png")
 
 Members = dict[str, tuple[int, int]]
 """The offset and size of each member of a record, by extension."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardEntry:
-    """The members of one record, and the number of its shard."""
+class ShardEntry(NamedTuple):
+    """The members of one record, and the path of its shard."""
 
-    shard: int
+    shard: str
     key: str
     members: Members
 
@@ -95,20 +91,33 @@ def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
     return list(groups.items()), problem
 
 
+class _AnyColumn(dict[str, Any]):
+    """The columns of shards, which no index of them lists."""
+
+    def __missing__(self, name: str) -> Any:
+        import pyarrow as pa
+
+        return pa.string()
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
 class ShardDataset:
     """Random access to the records of tar shards, without unpacking them."""
+
+    columns = _AnyColumn()
 
     def __init__(self, paths: list[str], classes: int = 0) -> None:
         self.name = Path(paths[0]).parent.name
         self.classes: tuple[str, ...] = ()
         self.label_names = tuple(str(i) for i in range(classes))
         self._paths = paths
-        self._files: OrderedDict[int, int] = OrderedDict()  # most recently used last
         # A shard does not name its classes, so every id is allowed in a mask.
         self._table = identity_table(VOID + 1)
         self._entries: list[ShardEntry] = []
         problems = []
-        for number, path in enumerate(paths):
+        for path in paths:
             try:
                 groups, problem = index_shard(path)
             except DataError as error:
@@ -118,7 +127,7 @@ class ShardDataset:
             if problem is not None:
                 problems.append(problem)
             self._entries += [
-                ShardEntry(number, key, members) for key, members in groups if _image_of(members)
+                ShardEntry(path, key, members) for key, members in groups if _image_of(members)
             ]
         self.problems = tuple(problems)
         if not self._entries:
@@ -161,20 +170,8 @@ class ShardDataset:
         """The shards."""
         return map(Path, self._paths)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_files": OrderedDict()}
-
-    def __del__(self) -> None:
-        for handle in self.__dict__.get("_files", {}).values():
-            os.close(handle)
-
-    @property
-    def columns(self) -> _AnyColumn:
-        """Any column may be asked for. Its values are text."""
-        return _AnyColumn()
-
     def _name(self, entry: ShardEntry) -> str:
-        return f"{Path(self._paths[entry.shard]).stem}/{entry.key}"
+        return f"{Path(entry.shard).stem}/{entry.key}"
 
     def _raw(self, entry: ShardEntry, columns: Sequence[str]) -> Raw:
         about: dict[str, Any] = {}
@@ -196,43 +193,20 @@ class ShardDataset:
         """The bytes of a member of a record, and the name that errors give it."""
         if extension not in entry.members:
             return None
-        name = f"{self._paths[entry.shard]}/{entry.key}.{extension}"
-        return self._read(entry.shard, *entry.members[extension], name), name
-
-    def _read(self, shard: int, offset: int, size: int, name: str) -> bytes:
-        if "://" in self._paths[shard]:
-            return read_range(self._paths[shard], offset, size)
-        handle = self._files.get(shard)
-        if handle is None:
-            handle = self._files[shard] = os.open(self._paths[shard], os.O_RDONLY)
-            if len(self._files) > _MAX_OPEN:
-                os.close(self._files.popitem(last=False)[1])
-        self._files.move_to_end(shard)
+        offset, size = entry.members[extension]
+        name = f"{entry.shard}/{entry.key}.{extension}"
         if size > MAX_FILE_BYTES:
             raise DataError(
                 f"{name} has {size:,} bytes, more than the limit of {MAX_FILE_BYTES:,}.",
                 "Store smaller members.",
             )
-        # pread takes an offset, so forked workers can share the handle.
-        content = os.pread(handle, size, offset)
+        content = read_range(entry.shard, offset, size)
         if len(content) != size:
             raise DataError(
                 f"{name} ends after {len(content)} of {size} bytes.",
                 "The shard is truncated; download it again.",
             )
-        return content
-
-
-class _AnyColumn(dict[str, Any]):
-    """The columns of shards, which no index of them lists."""
-
-    def __missing__(self, name: str) -> Any:
-        import pyarrow as pa
-
-        return pa.string()
-
-    def __contains__(self, name: object) -> bool:
-        return True
+        return content, name
 
 
 def _image_of(members: Members) -> str:

@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
+from typing import Any, get_args
 from urllib.parse import quote, unquote
 
 from strop.data.clevr import clevr
@@ -16,7 +18,7 @@ from strop.data.folders import ade20k, cityscapes, coco, cocostuff, folder, imag
 from strop.data.nyuv2 import nyuv2
 from strop.data.packed import PackedDataset
 from strop.data.record import Dataset, check_dataset
-from strop.data.rendered import ScenesDataset
+from strop.data.rendered import scenes
 from strop.data.shards import shards
 from strop.data.subset import subset
 from strop.data.tables import HuggingFaceTable, LanceTable, ParquetDataset
@@ -24,35 +26,24 @@ from strop.errors import DataError, did_you_mean, parsing
 from strop.files import PathLike
 from strop.listing import expand, missing
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of dataset: the function that opens it, and the types of its parameters."""
-
-    open: Callable[..., Dataset]
-    parameters: Mapping[str, type]
-    has_path: bool = True
-
-
-KINDS: dict[str, Kind] = {
-    "ade20k": Kind(ade20k, {"split": str}),
-    "cityscapes": Kind(cityscapes, {"split": str}),
-    "clevr": Kind(clevr, {"split": str, "by": str}),
-    "coco": Kind(coco, {"split": str, "labels": str}),
-    "cocostuff": Kind(cocostuff, {"split": str, "subset": str}),
-    "folder": Kind(folder, {"labels": str}),
-    "hf": Kind(HuggingFaceTable, {"split": str, "image": str, "key": str}),
-    "imagenet": Kind(imagenet, {"split": str}),
-    "lance": Kind(LanceTable, {"image": str, "key": str}),
-    "nyuv2": Kind(nyuv2, {"split": str}),
-    "packed": Kind(PackedDataset, {}),
-    "parquet": Kind(ParquetDataset, {"image": str, "key": str}),
-    "scenes": Kind(
-        ScenesDataset, {"n": int, "seed": int, "size": int, "by": str, "start": int}, has_path=False
-    ),
-    "shards": Kind(shards, {"classes": int}),
-    "voc": Kind(voc, {"split": str, "masks": str, "labels": str}),
+KINDS: dict[str, Callable[..., Dataset]] = {
+    "ade20k": ade20k,
+    "cityscapes": cityscapes,
+    "clevr": clevr,
+    "coco": coco,
+    "cocostuff": cocostuff,
+    "folder": folder,
+    "hf": HuggingFaceTable,
+    "imagenet": imagenet,
+    "lance": LanceTable,
+    "nyuv2": nyuv2,
+    "packed": PackedDataset,
+    "parquet": ParquetDataset,
+    "scenes": scenes,
+    "shards": shards,
+    "voc": voc,
 }
+"""What opens each kind of dataset. Its parameters, but for `path`, are those of the spec."""
 
 _COMMON = {"skip": int, "limit": int}
 _MAX_DIGITS = 18  # fits int64
@@ -102,9 +93,10 @@ def parse_spec(text: str) -> Spec:
             f"{', '.join(KINDS)}; or it is the path of a folder of images.",
         )
     path, _, query = rest.rpartition("?") if _has_query(rest) else (rest, "", "")
-    if KINDS[kind].has_path and not path:
+    has_path = "path" in signature(KINDS[kind]).parameters
+    if has_path and not path:
         raise DataError(f"The spec {text!r} names no path.", f"Write {kind}:/path/to/the/data.")
-    if not KINDS[kind].has_path and path:
+    if path and not has_path:
         raise DataError(f"{kind!r} takes no path, but the spec has {path!r}.", f"Write {kind}:?...")
     return Spec(kind, path, _parameters(kind, query))
 
@@ -140,8 +132,14 @@ def _open(spec: str) -> Dataset:
     parameters = dict(parsed.parameters)
     skip = int(parameters.pop("skip", 0))
     limit = parameters.pop("limit", None)
-    arguments = [parsed.path] if KINDS[parsed.kind].has_path else []
-    dataset = KINDS[parsed.kind].open(*arguments, **parameters)
+    for name, value in parameters.items():
+        choices = get_args(parameters_of(parsed.kind)[name])
+        if choices and value not in choices:
+            raise DataError(
+                f"{parsed.kind!r} has no {name} {value!r:.60}.",
+                f"Choose one of {', '.join(choices)}.",
+            )
+    dataset = KINDS[parsed.kind](*([parsed.path] if parsed.path else []), **parameters)
     if not skip and limit is None:
         return dataset
     end = len(dataset) if limit is None else min(len(dataset), skip + int(limit))
@@ -158,8 +156,14 @@ def _has_query(rest: str) -> bool:
     return bool(mark) and (not query or "=" in query)
 
 
+def parameters_of(kind: str) -> dict[str, Any]:
+    """The types of the parameters of a kind."""
+    known = signature(KINDS[kind], eval_str=True).parameters
+    return {name: each.annotation for name, each in known.items() if name != "path"}
+
+
 def _parameters(kind: str, query: str) -> dict[str, str | int]:
-    types: Mapping[str, type] = {**KINDS[kind].parameters, **_COMMON}
+    types = parameters_of(kind) | _COMMON
     parameters: dict[str, str | int] = {}
     # parse_qsl would decode a plus as a blank, but paths may contain a plus.
     for key, _, quoted in (part.partition("=") for part in query.split("&") if part):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ class TableDataset(ImageDataset):
     columns  the Arrow type of each other column, which `raw` returns on request
     """
 
+    _names: list[str] | None = None
+    _stem: str
+
     def __init__(self, name: str, where: str, schema: Any, image: str, key: str) -> None:
         self.name = name
         self._where = where
@@ -42,10 +46,21 @@ class TableDataset(ImageDataset):
             field.name: field.type for field in schema if field.name != self._image
         }
 
+    def names(self) -> Sequence[str]:
+        """The name of each record."""
+        if self._names is None:
+            keys = self._column(self._key) if self._key else range(len(self))
+            self._names = [str(key) if self._key else f"{self._stem}/{key:08d}" for key in keys]
+        return self._names
+
     def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
         """Images as they are stored, with the values of `columns`."""
         rows = self._rows(indices, [self._image, *columns])
         return [(self._source(row), {name: row[name] for name in columns}) for row in rows]
+
+    def _column(self, name: str) -> list[Any]:
+        """All values of a column."""
+        raise NotImplementedError
 
     @abstractmethod
     def _rows(self, indices: Sequence[int], columns: list[str]) -> list[dict[str, Any]]: ...
@@ -63,27 +78,23 @@ class ParquetDataset(TableDataset):
     """Rows of Parquet files. One row group of one file is in memory at a time."""
 
     def __init__(self, path: str, image: str = "", key: str = "") -> None:
-        import pyarrow.parquet as pq
-
-        self._paths = paths = find_files(path, ".parquet", "Parquet files")
-        self._groups: list[tuple[int, int]] = []  # (file, row group)
+        self._paths = find_files(path, ".parquet", "Parquet files")
+        self._groups: list[tuple[str, int]] = []  # (file, row group)
         counts: list[int] = []
-        self._names: list[str] = []
+        self._names = []
         schema = None
-        for number, path in enumerate(paths):
-            unreadable = f"{path} is not a readable Parquet file"
-            with parsing(DataError, unreadable, "Download it again."), open_file(path) as stream:
-                file = pq.ParquetFile(stream)
+        for path in self._paths:
+            with _open(path) as file:
                 schema = schema or file.schema_arrow
                 groups = range(file.num_row_groups)
-                self._groups += [(number, group) for group in groups]
+                self._groups += [(path, group) for group in groups]
                 counts += [file.metadata.row_group(group).num_rows for group in groups]
                 if not key:
-                    stem, rows = Path(path).stem, file.metadata.num_rows
-                    self._names += [f"{stem}/{row:08d}" for row in range(rows)]
+                    rows = range(file.metadata.num_rows)
+                    self._names += [f"{Path(path).stem}/{row:08d}" for row in rows]
                 elif key in file.schema_arrow.names:
                     self._names += map(str, file.read(columns=[key])[key].to_pylist())
-        super().__init__(Path(paths[0]).stem, paths[0], schema, image, key)
+        super().__init__(Path(self._paths[0]).stem, self._paths[0], schema, image, key)
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._read: tuple[Any, Any] = (None, None)
 
@@ -92,10 +103,6 @@ class ParquetDataset(TableDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_read": (None, None)}
-
-    def names(self) -> Sequence[str]:
-        """The name of each record."""
-        return self._names
 
     def sources(self) -> Iterator[Path]:
         """The files."""
@@ -110,19 +117,22 @@ class ParquetDataset(TableDataset):
         return rows
 
     def _group(self, number: int, columns: tuple[str, ...]) -> Any:
-        import pyarrow.parquet as pq
-
         if self._read[0] != (number, columns):
-            file, group = self._groups[number]
+            path, group = self._groups[number]
             self._read = (None, None)  # before the next is read: it may be large
-            unreadable = f"Row group {group} of {self._paths[file]} cannot be read"
-            with (
-                parsing(DataError, unreadable, "Download the file again."),
-                open_file(self._paths[file]) as stream,
-            ):
-                table = pq.ParquetFile(stream).read_row_group(group, columns=list(columns))
+            with _open(path) as file:
+                table = file.read_row_group(group, columns=list(columns))
             self._read = ((number, columns), table)
         return self._read[1]
+
+
+@contextmanager
+def _open(path: str) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    unreadable = f"{path} is not a readable Parquet file"
+    with parsing(DataError, unreadable, "Download it again."), open_file(path) as stream:
+        yield pq.ParquetFile(stream)
 
 
 class LanceTable(TableDataset):
@@ -134,23 +144,13 @@ class LanceTable(TableDataset):
         dataset = self._open()
         super().__init__(Path(path).stem, self._path, dataset.schema, image, key)
         self._count = dataset.count_rows()
-        self._names: list[str] | None = None
+        self._stem = self.name
 
     def __len__(self) -> int:
         return self._count
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_dataset": None}
-
-    def names(self) -> Sequence[str]:
-        """The name of each record."""
-        if self._names is None:
-            if self._key:
-                table = self._open().to_table(columns=[self._key])
-                self._names = [str(key) for key in table[self._key].to_pylist()]
-            else:
-                self._names = [f"{self.name}/{row:08d}" for row in range(self._count)]
-        return self._names
 
     def sources(self) -> Iterator[str]:
         """The path and the version of the dataset."""
@@ -163,6 +163,10 @@ class LanceTable(TableDataset):
             with parsing(DataError, unreadable, "Check the path."):
                 self._dataset = lance.dataset(self._path)
         return self._dataset
+
+    def _column(self, name: str) -> list[Any]:
+        column: list[Any] = self._open().to_table(columns=[name])[name].to_pylist()
+        return column
 
     def _rows(self, indices: Sequence[int], columns: list[str]) -> list[dict[str, Any]]:
         unreadable = f"Rows of {self._path} cannot be read"
@@ -194,20 +198,17 @@ class HuggingFaceTable(TableDataset):
         if isinstance(self._dataset.features[self._image], datasets.Image):
             raw = datasets.Image(decode=False)
             self._dataset = self._dataset.cast_column(self._image, raw)
-        self._split = split or Path(path).name
+        self._stem = split or Path(path).name
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def names(self) -> Sequence[str]:
-        """The name of each record."""
-        if self._key:
-            return [str(key) for key in self._dataset[self._key]]
-        return [f"{self._split}/{row:08d}" for row in range(len(self))]
-
     def sources(self) -> Iterator[str]:
         """What `datasets` calls the content of the dataset."""
         yield str(self._dataset._fingerprint)
+
+    def _column(self, name: str) -> list[Any]:
+        return list(self._dataset[name])
 
     def _rows(self, indices: Sequence[int], columns: list[str]) -> list[dict[str, Any]]:
         rows = self._dataset.select_columns(columns)[list(indices)]
