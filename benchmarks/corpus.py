@@ -38,12 +38,12 @@ from strop.device import choose_device
 from strop.files import atomic_path, read_json
 from strop.identity import digest
 from strop.metrics import r2_centred
-from strop.model.length_rule import allocated_lengths
+from strop.model.length_rule import LengthRule, allocated_lengths
 from strop.pool import cores
 from strop.program import Program
 from strop.store.corpus import Corpus
 from strop.store.descriptor import Descriptor, pool
-from strop.store.encode import ENGINES, describe, encode_corpus
+from strop.store.encode import ENGINES, describe, encode_corpus, job_of
 from strop.store.encoder import Job
 from strop.store.index import Index, build_index, create_table, find_index
 from strop.store.report import summary
@@ -100,15 +100,14 @@ def store_of(
     path: Path, arguments: Arguments, tokenizer: strop.Tokenizer, program: Program
 ) -> Store:
     """A store of programs that were computed already."""
-    info = describe(tokenizer, arguments.model, {})
-    Writer(str(path), info).append(_rows(program), "all")
+    info = describe(tokenizer, arguments.model, LengthRule())
+    Writer(str(path), info).append(_rows(program))
     return strop.open_store(path, model=tokenizer)
 
 
 def _reader(tokenizer: strop.Tokenizer, data: Sequence[str]) -> tuple[Corpus, Job]:
-    corpus, config = Corpus(data), tokenizer.config
-    codes, size, fit = tokenizer.identity.codes, config.image_size, config.fit
-    return corpus, Job(corpus=corpus, model="", codes=codes, size=size, fit=fit, options={})
+    corpus = Corpus(data)
+    return corpus, job_of(corpus, tokenizer, "", LengthRule())
 
 
 def _rows(program: Program, keys: Sequence[str] = ()) -> pa.Table:
@@ -376,7 +375,7 @@ def write_synthetic(path: Path, real: Store, count: int, *, keys: bool = True) -
         numbers = range(start, start + size)
         # Without names, keys are as short as they can be.
         names = [f"photo {n:09d}.jpg" if keys else np.base_repr(n, 36) for n in numbers]
-        writer.append(_rows(made, names), f"{start}")
+        writer.append(_rows(made, names))
 
 
 def _parquet_bytes(store: Store, scratch: Path) -> int:

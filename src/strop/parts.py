@@ -12,9 +12,6 @@ from strop.errors import FormatError
 from strop.files import LOCK, exclusive, read_json, write_json
 from strop.program import Program
 
-SIZE = 1024
-"""Images of a part."""
-
 _SETTINGS = "settings.json"
 _FORMAT = ("encoding", 1)
 
@@ -22,7 +19,6 @@ _FORMAT = ("encoding", 1)
 class Parts:
     """The parts of an output file, in the folder `OUTPUT.partial` beside it.
 
-    found  how many parts an earlier run with the same settings has left
     stale  whether a run with other settings had left some, which were removed
     """
 
@@ -38,20 +34,24 @@ class Parts:
             for path in left:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             write_json(self.folder / _SETTINGS, *_FORMAT, dict(settings))
-        self.found = sum(1 for path in self.folder.glob(f"*{self._suffix}"))
 
-    def load(self, number: int) -> Program | None:
-        """The part of this number, if it is there and whole."""
-        with suppress(FormatError):
-            return Program.load(self._path(number))
+    def load(self, number: int) -> tuple[Program | None, dict[str, str]] | None:
+        """The part of this number, as it was saved, if it is there and whole."""
+        with suppress(FormatError, OSError):
+            about = read_json(self._path(number, ".json"), *_FORMAT)
+            path = self._path(number, self._suffix)
+            return (Program.load(path) if about["programs"] else None), about["rejects"]
         return None
 
-    def save(self, number: int, program: Program) -> None:
-        """Keep a part."""
-        program.save(self._path(number))
+    def save(self, number: int, program: Program | None, rejects: Mapping[str, str]) -> None:
+        """Keep a part: the programs of its images, and the reasons why others have none."""
+        if program is not None:
+            program.save(self._path(number, self._suffix))
+        about = {"programs": 0 if program is None else len(program), "rejects": rejects}
+        write_json(self._path(number, ".json"), *_FORMAT, about)
 
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number:08d}{self._suffix}"
+    def _path(self, number: int, suffix: str) -> Path:
+        return self.folder / f"{number:08d}{suffix}"
 
 
 @contextmanager

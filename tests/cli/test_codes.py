@@ -15,10 +15,11 @@ from torch import Tensor
 
 import strop
 from strop import Program, Tokenizer
-from strop.cli import codes, console
+from strop.cli import console
 from strop.data import ScenesDataset
 from strop.images import save_image
 from strop.model.length_head import LengthHeadConfig
+from strop.store import encode
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -76,7 +77,7 @@ def test_a_killed_run_resumes_with_the_parts_it_has_kept(
     run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Programs and complaints are those of an uninterrupted run; other settings start over."""
-    monkeypatch.setattr(codes, "SIZE", 2)
+    monkeypatch.setattr(encode, "SLICE", 2)
     pictures = Path(shutil.copytree(pictures, tmp_path / "pictures"))
     (pictures / "inner" / "1a.png").write_bytes(b"no image")
     target, whole = tmp_path / "a.parquet", tmp_path / "whole.parquet"

@@ -37,7 +37,7 @@ def path(tmp_path) -> str:
     for seed in (0, 1):
         quality = pa.array([0.5 + seed / 4] * 40, pa.float32())
         part = rows(draw_program(40, seed), quality=quality, caption=pa.array(["ü"] * 40))
-        writer.append(part, f"slice {seed}")
+        writer.append(part)
     return path
 
 

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import strop
+from strop.model.length_rule import LengthRule
 from strop.store.corpus import Corpus
-from strop.store.encoder import Job, Part
+from strop.store.encode import job_of
+from strop.store.encoder import Part
 from strop.store.engines import Task, _map, encode_locally, slices_of
 
 TASKS: list[Task] = [([2 * number, 2 * number + 1], None) for number in range(30)]
@@ -61,9 +63,8 @@ def test_reading_workers_feed_a_device(photos, model):
     tokenizer = strop.load(model, device="cpu")
     encoding = tokenizer.encode_batches
     device = SimpleNamespace(device=torch.device("meta"), encode_batches=encoding)
-    corpus, config = Corpus([str(photos)]), tokenizer.config
-    codes, size, fit = tokenizer.identity.codes, config.image_size, config.fit
-    job = Job(corpus=corpus, model=model, codes=codes, size=size, fit=fit, options={}, batch=4)
+    corpus = Corpus([str(photos)])
+    job = job_of(corpus, tokenizer, model, LengthRule(), 4)
 
     def encode(where: object, workers: int, done: list[int]) -> Iterator[Part]:
         slices = slices_of(range(len(corpus)), 11)

@@ -39,7 +39,7 @@ def path(tmp_path, program) -> str:
     for start in (0, 16, 32):
         part = program[start : start + 16]
         captions = pa.array([f"caption {start}"] * len(part))
-        assert writer.append(rows(part, caption=captions), f"slice {start}") == len(part)
+        assert writer.append(rows(part, caption=captions)) == len(part)
     return path
 
 
@@ -49,7 +49,7 @@ def test_writers_at_the_same_time_write_each_key_once(tmp_path):
     programs = draw_program(30)
     writers = [Writer(path, INFO) for _ in range(2)]
     written = [
-        writers[turn % 2].append(rows(programs[start : start + 10]), f"{turn}")
+        writers[turn % 2].append(rows(programs[start : start + 10]))
         for turn, start in enumerate((0, 5, 15, 10, 0, 20))
     ]
     assert written == [10, 5, 10, 0, 0, 5]
@@ -67,11 +67,11 @@ def test_a_file_that_is_cut_off_is_not_committed(path, program):
     resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
     try:
         with pytest.raises(StoreError, match=r"Only 2,048 of .* Free some space"):
-            writer.append(new, "new")
+            writer.append(new)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert strop.open_store(path)[:] == program
-    assert writer.append(new, "new") == 8
+    assert writer.append(new) == 8
     assert len(strop.open_store(path)[:]) == 48
 
 
@@ -194,8 +194,8 @@ def test_keys_may_be_any_text(tmp_path_factory, keys):
     path = str(tmp_path_factory.mktemp("keys") / "a.lance")
     program = draw_program(len(keys))
     writer = Writer(path, INFO)
-    assert writer.append(rows(program, key=keys), "0") == len(keys)
-    assert writer.append(rows(program, key=keys), "again") == 0
+    assert writer.append(rows(program, key=keys)) == len(keys)
+    assert writer.append(rows(program, key=keys)) == 0
     store = strop.open_store(path)
     assert store.keys == keys
     assert [store.row_of(key) for key in keys] == list(range(len(keys)))
@@ -215,7 +215,7 @@ def test_a_million_keys_sort_and_resume(tmp_path):
     writer = Writer(path, INFO)
     for start in range(0, len(there), part):
         chosen = pa.array([keys[number] for number in there[start : start + part]])
-        assert writer.append(template.set_column(0, "key", chosen), f"{start}") == part
+        assert writer.append(template.set_column(0, "key", chosen)) == part
     missing = Writer(path, INFO).missing(keys)
     assert np.array_equal(np.flatnonzero(missing), np.sort(order[4 * part :]))
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,22 +36,19 @@ from strop.cli.console import (
     say,
     show,
 )
-from strop.errors import ConfigError, FormatError, ModelError, StropError
+from strop.errors import ConfigError, FormatError, ModelError
 from strop.files import atomic_path, format_tag
-from strop.identity import digest, of_dataset
-from strop.images import read_square, save_image
+from strop.images import save_image
 from strop.model.checkpoint import find_folder, list_models, read_config
 from strop.model.graph_engine import use_graphs
-from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
 from strop.model.model_engine import ENGINES
 from strop.model.tokenizer import Tokenizer
-from strop.parts import SIZE, kept_parts
 from strop.program import SUFFIXES, Program, loads_as
 from strop.progress import Progress
 from strop.store.corpus import Corpus
 from strop.store.encode import ENGINES as STORE_ENGINES
-from strop.store.encode import SLICE, encode_corpus
+from strop.store.encode import SLICE, Report, encode_corpus, encode_to_program
 from strop.store.store import is_store
 
 FIELD_FORMAT = 1
@@ -153,13 +149,29 @@ def encode(
         mean_length=mean_length,
         tolerance=tolerance,
     )
-    of_stores: dict[str, Any] = {"keep": keep, "prefix": prefix, "address": address}
-    of_stores |= {"as": version, "overwrite": overwrite, "retry": retry}
+    name = model or DEFAULT_MODEL
+    of_stores: dict[str, Any] = {"prefix": prefix, "address": address, "version": version}
+    of_stores |= {"overwrite": overwrite, "retry": retry, "keep": keep.split(",") if keep else ()}
     if target is not None and is_store(target):
-        options = {"workers": workers, "slice_size": slice_size, "batch": batch, **of_stores}
-        _encode_store(data, target, rule, model or DEFAULT_MODEL, device, engine, as_json, options)
+        computed = engine in ENGINES  # else this is what writes the store
+        with progress_bars() as progress:
+            report = encode_corpus(
+                data,
+                target,
+                model=name,
+                tokenizer=load_model(model, device, engine) if computed else None,
+                device=device,
+                engine="local" if computed else engine,  # type: ignore[arg-type]
+                workers=workers,
+                slice_size=slice_size,
+                batch=batch,
+                rule=rule,
+                progress=progress,
+                **of_stores,
+            )
+        _show_report(report, rule, name, as_json)
         return
-    given = [f"--{name}" for name, value in of_stores.items() if value]
+    given = [f"--{each}".replace("version", "as") for each in of_stores if of_stores[each]]
     if engine in STORE_ENGINES:
         given.append(f"--engine {engine}")
     if given:
@@ -171,9 +183,21 @@ def encode(
     corpus = Corpus(data)
     tokenizer = load_model(model, device, engine)
     rule.check(tokenizer.config)
-    use_graphs(tokenizer, batch)
-    program, broken = _encode(tokenizer, corpus, rule, batch, output, model or DEFAULT_MODEL)
-    missed = _missed(tokenizer, rule, program)
+    with progress_bars() as progress:
+        program, broken = encode_to_program(
+            corpus,
+            tokenizer,
+            rule,
+            output=output,
+            loads_as=name,
+            workers=workers,
+            batch=batch,
+            progress=progress,
+            say=say,
+        )
+    missed = (
+        list(compress(program.names, rule.missed(program, tokenizer.config))) if program else []
+    )
     if as_json:
         print_json(_summary(program, output, missed, broken))
     elif program is not None:
@@ -186,24 +210,7 @@ def encode(
         fail("skipped", broken.values(), unread)
 
 
-def _encode_store(
-    data: list[str],
-    output: str,
-    rule: LengthRule,
-    model: str,
-    device: str | None,
-    engine: str,
-    as_json: bool,
-    options: dict[str, Any],
-) -> None:
-    keep, version = options.pop("keep"), options.pop("as")
-    options |= {"keep": keep.split(",") if keep else (), "version": version, "engine": engine}
-    if engine in ENGINES:  # what computes; the store is written by this machine
-        options |= {"tokenizer": load_model(model, device, engine), "engine": "local"}
-    with progress_bars() as progress:
-        report = encode_corpus(
-            data, output, model=model, device=device, rule=rule, progress=progress, **options
-        )
+def _show_report(report: Report, rule: LengthRule, model: str, as_json: bool) -> None:
     known = f", which has {report.known:,} already" if report.known else ""
     wrote = f"Wrote {report.encoded:,} of {report.images:,} programs to {report.store}{known}"
     show(as_json, asdict(report), wrote)
@@ -300,109 +307,6 @@ def _load(
     )
 
 
-def _encode(
-    tokenizer: Tokenizer,
-    corpus: Corpus,
-    rule: LengthRule,
-    batch: int,
-    output: Path | None,
-    loads_as: str,
-) -> tuple[Program | None, dict[str, StropError]]:
-    """Encode images part by part and write the output: all programs, and the unreadable images."""
-    # With a mean length, the length of each program depends on all images.
-    count = len(corpus)
-    size = SIZE if rule.mean_length is None else count
-    names = corpus.names
-    programs: list[Program] = []
-    broken: dict[str, StropError] = {}
-    with ExitStack() as stack:
-        progress = stack.enter_context(progress_bars())
-        parts = None
-        if output is not None and count > size:
-            parts = stack.enter_context(kept_parts(output, _settings(tokenizer, corpus, rule)))
-            if parts.stale:
-                say(f"{parts.folder} held programs of another run: starting over.")
-            elif parts.found:
-                say(f"Resuming with the programs in {parts.folder}.")
-        for number, start in enumerate(range(0, count, size)):
-            rows = list(range(start, min(start + size, count)))
-            part = None if parts is None else parts.load(number)
-            if part is not None:  # read the unreadable ones, to report them again
-                known = set(part.names)
-                left = [row for row in rows if names[row] not in known]
-                list(_read(tokenizer, corpus, left, batch, broken, progress))
-            else:
-                squares = _read(tokenizer, corpus, rows, batch, broken, progress)
-                if (first := next(squares, None)) is not None:
-                    part = tokenizer.encode_batches(chain([first], squares), rule, batch=batch)
-                    read = [names[row] for row in rows if names[row] not in broken]
-                    part = part.to("cpu").named(read)
-                    if parts is not None:
-                        parts.save(number, part)
-            programs += [] if part is None else [part]
-            progress("encoding", rows[-1] + 1, count)
-        program = Program.cat(programs) if programs else None
-        if program is not None and output is not None:
-            program.save(output, loads_as=loads_as)
-    return program, broken
-
-
-def _settings(tokenizer: Tokenizer, corpus: Corpus, rule: LengthRule) -> dict[str, Any]:
-    """What programs depend on: parts of a run with other settings are of no use."""
-    return {
-        "model": tokenizer.identity.codes,
-        "lengths": tokenizer.identity.lengths,
-        "rule": repr(rule),
-        "images": digest(corpus.names, [of_dataset(dataset) for _, dataset in corpus.sources]),
-        "part": SIZE,
-    }
-
-
-def _read(
-    tokenizer: Tokenizer,
-    corpus: Corpus,
-    rows: list[int],
-    batch: int,
-    broken: dict[str, StropError],
-    progress: Progress,
-) -> Iterator[Tensor]:
-    """Readable images as batches (b, 3, H, H); the errors of the others are noted."""
-    size, fit = tokenizer.config.image_size, tokenizer.config.fit
-    if corpus.of_files:  # worker processes read ahead
-        files = [corpus.names[row] for row in rows]
-        before = rows[0] if rows else 0
-        for _, squares in file_batches(
-            files,
-            size=size,
-            fit=fit,
-            batch=batch,
-            device=tokenizer.device,
-            failed=broken.__setitem__,
-        ):
-            yield squares
-            before += len(squares)
-            progress("encoding", before, len(corpus))
-        return
-    for start in range(0, len(rows), batch):
-        some = rows[start : start + batch]
-        found = []
-        for row, item in zip(some, corpus.items(some), strict=True):
-            try:
-                if isinstance(item.image, StropError):
-                    raise item.image
-                found.append(read_square(item.image, size, fit))
-            except StropError as error:
-                broken[corpus.names[row]] = error
-        if found:
-            yield torch.stack(found).to(tokenizer.device)
-        progress("encoding", some[-1] + 1, len(corpus))
-
-
-def _missed(tokenizer: Tokenizer, rule: LengthRule, program: Program | None) -> list[str]:
-    """Names of the images whose programs do not reach the quality that was asked for."""
-    return list(compress(program.names, rule.missed(program, tokenizer.config))) if program else []
-
-
 def _interpret(
     tokenizer: Tokenizer, program: Program, batch: int, task: str, progress: Progress
 ) -> Iterator[Tensor]:
@@ -417,7 +321,7 @@ def _summary(
     program: Program | None,
     output: Path | None,
     missed: list[str],
-    broken: dict[str, StropError],
+    broken: dict[str, str],
 ) -> dict[str, Any]:
     """The output of `encode --json`. Without a program, every image was broken."""
     rows = zip(program.names, program, strict=True) if program else ()
@@ -430,7 +334,7 @@ def _summary(
         }
         for name, row in rows
     ]
-    skipped = [{"name": name, "reason": str(error)} for name, error in broken.items()]
+    skipped = [{"name": name, "reason": reason} for name, reason in broken.items()]
     return {
         "images": len(programs),
         "mean_length": round(program.lengths.float().mean().item(), 3) if program else None,

@@ -67,11 +67,6 @@ class Corpus:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    @property
-    def of_files(self) -> bool:
-        """Whether each image is a file."""
-        return all(isinstance(dataset, FileDataset) for _, dataset in self.sources)
-
     @functools.cached_property
     def names(self) -> list[str]:
         """The path of each image that is a file, and the keys of others."""

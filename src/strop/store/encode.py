@@ -1,9 +1,9 @@
-"""Encode a corpus into a store. A call that was interrupted continues when repeated."""
+"""Encode a corpus into a store or a file. A call that was interrupted continues when repeated."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,17 @@ from torch import Tensor
 
 from strop.errors import StoreError
 from strop.files import PathLike, exclusive
-from strop.identity import digest
+from strop.identity import digest, of_dataset
 from strop.model.checkpoint import list_models, load
 from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
-from strop.program import SUFFIXES
+from strop.parts import Parts, kept_parts
+from strop.program import SUFFIXES, Program
 from strop.progress import Progress, no_progress
+from strop.squares import reading_workers
 from strop.store.corpus import Corpus
 from strop.store.encoder import Job, Reject
-from strop.store.engines import encode_locally, encode_with_ray, slices_of
+from strop.store.engines import Done, encode_locally, encode_with_ray, slices_of
 from strop.store.schema import StoreInfo
 from strop.store.store import VERSIONS, below
 from strop.store.writer import Writer
@@ -113,22 +115,12 @@ def encode_corpus(
         tokenizer = load(model, device="cpu" if engine == "ray" else device)
     model = _portable(model)
     rule.check(tokenizer.config)
-    options = _options(rule)
-    info = describe(tokenizer, model, options)
-    job = Job(
-        corpus=corpus,
-        model=model,
-        codes=info.codes,
-        size=tokenizer.config.image_size,
-        fit=tokenizer.config.fit,
-        options=options,
-        batch=batch,
-    )
+    job = job_of(corpus, tokenizer, model, rule, batch)
     # A second encoder fails at once. At a URL both may run: their commits exclude each other.
     with nullcontext() if "://" in path else exclusive(path):
         writer = Writer(
             path,
-            info,
+            describe(tokenizer, model, rule),
             corpus.kept,
             overwrite=overwrite,
             retry=retry,
@@ -137,28 +129,22 @@ def encode_corpus(
         rows = np.flatnonzero(writer.missing(corpus.keys))
         known = len(corpus) - len(rows)
         elsewhere = writer.from_elsewhere(corpus.keys, corpus.source_of)
-        seen = known
-
-        def done(count: int) -> None:
-            nonlocal seen
-            seen += count
-            progress("encoding", seen, len(corpus))
-
+        slices = slices_of(rows, slice_size)
+        done = _reported(progress, known, len(corpus))
         if engine == "ray":
-            results = encode_with_ray(job, slices_of(rows, slice_size), address=address, done=done)
+            parts = encode_with_ray(job, slices, address=address, done=done)
         else:
-            slices = slices_of(rows, slice_size)
-            results = encode_locally(job, tokenizer, slices, workers=workers, done=done)
+            parts = encode_locally(job, tokenizer, slices, workers=workers, done=done)
         encoded = rejected = short = 0
         goal = rule.goal(tokenizer.config) or 0
         rejects: list[Reject] = []
-        for part, result in zip(slices_of(rows, slice_size), results, strict=True):
+        for part in parts:
             # Rejects come first: if this process ends between the two, they are noted again.
-            writer.reject(result.rejects)
-            encoded += writer.append(result.rows, _slice_name(corpus, part[0], slice_size))
-            rejected += len(result.rejects)
-            short += int((result.rows["quality"].drop_null().to_numpy() < goal).sum())
-            rejects += result.rejects[: MAX_REJECTS - len(rejects)]
+            writer.reject(part.rejects)
+            encoded += writer.append(job.stored(part.rows))
+            rejected += len(part.rejects)
+            short += int((part.rows["quality"].drop_null().to_numpy() < goal).sum())
+            rejects += part.rejects[: MAX_REJECTS - len(rejects)]
         writer.clean()
     return Report(
         store=path,
@@ -170,6 +156,97 @@ def encode_corpus(
         known=known,
         elsewhere=elsewhere,
     )
+
+
+def encode_to_program(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    rule: LengthRule,
+    *,
+    output: Path | None = None,
+    loads_as: str = "",
+    workers: int | None = None,
+    batch: int = 32,
+    progress: Progress = no_progress,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[Program | None, dict[str, str]]:
+    """Encode a corpus to one program, and write it. Also the names of unreadable images, and why.
+
+    output    a file of programs. Until it is written, finished slices are kept beside it
+    loads_as  what `strop.load` takes for the model, recorded in the file
+    say       called with what is to be told about slices of an earlier call
+    """
+    job = job_of(corpus, tokenizer, loads_as, rule, batch)
+    # With a mean length, the length of each program depends on all images.
+    size = SLICE if rule.mean_length is None else len(corpus)
+    slices = list(slices_of(range(len(corpus)), size))
+    with (
+        nullcontext()
+        if output is None or len(slices) == 1
+        else kept_parts(output, _settings(job, tokenizer))
+    ) as parts:
+        kept = {} if parts is None else _kept(parts, len(slices), say)
+        left = [part for number, part in enumerate(slices) if number not in kept]
+        done = _reported(progress, len(corpus) - sum(map(len, left)), len(corpus))
+        if workers is None:
+            workers = reading_workers(len(corpus))
+        encoded = encode_locally(job, tokenizer, left, workers=workers, done=done)
+        names = dict(zip(corpus.keys, corpus.names, strict=True))
+        programs: list[Program] = []
+        rejects: dict[str, str] = {}
+        for number in range(len(slices)):
+            if number in kept:
+                program, broken = kept[number]
+            else:
+                part = next(encoded)
+                broken = {names[each["key"]]: each["reason"] for each in part.rejects}
+                program = job.program(part.rows) if len(part.rows) else None
+                if program is not None:
+                    program = program.named([names[key] for key in program.names])
+                if parts is not None:
+                    parts.save(number, program, broken)
+            programs += [] if program is None else [program]
+            rejects |= broken
+        program = Program.cat(programs) if programs else None
+        if output is not None and program is not None:
+            program.save(output, loads_as=loads_as)
+    return program, rejects
+
+
+def _kept(
+    parts: Parts, count: int, say: Callable[[str], None]
+) -> dict[int, tuple[Program | None, dict[str, str]]]:
+    """The slices that an earlier call has left, by number."""
+    kept = {number: part for number in range(count) if (part := parts.load(number)) is not None}
+    if parts.stale:
+        say(f"{parts.folder} held programs of another run: starting over.")
+    elif kept:
+        say(f"Resuming with the programs in {parts.folder}.")
+    return kept
+
+
+def _settings(job: Job, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What programs depend on: slices of a call with other settings are of no use."""
+    datasets = [of_dataset(dataset) for _, dataset in job.corpus.sources]
+    return {
+        "model": job.codes,
+        "lengths": tokenizer.identity.lengths,
+        "rule": repr(job.rule),
+        "images": digest(job.corpus.names, datasets),
+        "part": SLICE,
+    }
+
+
+def _reported(progress: Progress, before: int, total: int) -> Done:
+    """Reports each image that is done after those `before`."""
+    seen = before
+
+    def done(count: int) -> None:
+        nonlocal seen
+        seen += count
+        progress("encoding", seen, total)
+
+    return done
 
 
 def _check_target(path: str) -> None:
@@ -190,15 +267,23 @@ def _check_target(path: str) -> None:
         )
 
 
-def describe(tokenizer: Tokenizer, model: str, options: Mapping[str, Any]) -> StoreInfo:
-    """What a store says about programs of this tokenizer with lengths by these options."""
+def job_of(
+    corpus: Corpus, tokenizer: Tokenizer, model: str, rule: LengthRule, batch: int = 32
+) -> Job:
+    """The job of encoding a corpus with a model of this name."""
+    codes, config = tokenizer.identity.codes, tokenizer.config
+    return Job(corpus=corpus, model=model, codes=codes, config=config, rule=rule, batch=batch)
+
+
+def describe(tokenizer: Tokenizer, model: str, rule: LengthRule) -> StoreInfo:
+    """What a store says about programs of this tokenizer with lengths by this rule."""
     return StoreInfo(
         model=model,
         codes=tokenizer.identity.codes,
         lengths=tokenizer.identity.lengths,
         codebook_size=tokenizer.config.quantizer.codes,
         capacity=tokenizer.config.max_length,
-        length_rule=json.dumps(options),
+        length_rule=json.dumps(_options(rule)),
     )
 
 
@@ -209,8 +294,7 @@ def _options(rule: LengthRule) -> dict[str, Any]:
         for name, value in sorted(vars(rule).items())
         if value is not None and value is not False
     }
-    length = given.get("length")
-    if isinstance(length, Tensor):
+    if isinstance(length := given.get("length"), Tensor):
         if length.ndim:
             raise StoreError("A store takes no lengths by image.", "Give one length, or a quality.")
         given["length"] = int(length)
@@ -222,9 +306,3 @@ def _portable(model: str) -> str:
     folder = Path(model).expanduser()
     is_folder = model not in list_models() and folder.is_dir()
     return str(folder.resolve()) if is_folder else model
-
-
-def _slice_name(corpus: Corpus, row: int, size: int) -> str:
-    """The same for the same images at the same place of the data."""
-    number = row // size
-    return f"{number}-{digest(corpus.keys[number * size : (number + 1) * size])}"

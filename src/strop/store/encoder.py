@@ -1,33 +1,37 @@
-"""What happens to a batch of images on the way into a store, whichever engine moves it."""
+"""What happens to a batch of images on the way to their programs, whichever engine moves it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from strop.errors import StropError
-from strop.images import Fit, read_square_and_size
+from strop.images import read_square_and_size
 from strop.model.length_rule import LengthRule
-from strop.model.tokenizer import Tokenizer
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.program import Program
 from strop.store.corpus import Corpus, Item
 from strop.store.schema import COLUMNS, code_lists
 
 Reject = dict[str, str]
 """`key`, `source` and `reason` of an image that cannot be read."""
 
-_ENCODED = ("codes", "length", "quality")
+_ENCODED = {"codes": pa.list_(pa.int32()), "length": pa.uint16(), "quality": pa.float32()}
 
 
 @dataclass(frozen=True)
 class Part:
     """Some images of a corpus.
 
-    rows     rows of the store, without checks; before encoding also without codes
+    rows     columns of a store, without checks; before encoding also without codes, and after it
+             with all K codes of each program, active or not
     rejects  the images that could not be read
     images   (n, 3, S, S) uint8 until they are encoded
     """
@@ -35,6 +39,9 @@ class Part:
     rows: pa.Table
     rejects: list[Reject]
     images: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.rejects)
 
     @staticmethod
     def joined(parts: Sequence[Part]) -> Part:
@@ -51,39 +58,38 @@ class Part:
 class Job:
     """Reads the images of a corpus and encodes them to rows.
 
-    corpus     the images
-    model      name of the model; its `identity.codes` is `codes`
-    size, fit  of the squares that the model takes
-    options    of `Tokenizer.encode`: how lengths are chosen
-    batch      how many images are on the device at a time
+    corpus  the images
+    model   name of the model
+    codes   `identity.codes` of the model
+    config  of the model
+    rule    how lengths are chosen
+    batch   how many images are on the device at a time
     """
 
     corpus: Corpus
     model: str
     codes: str
-    size: int
-    fit: Fit
-    options: Mapping[str, Any]
-    batch: int = 32
+    config: TokenizerConfig
+    rule: LengthRule
+    batch: int
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the rows, without checks."""
-        return pa.schema({**COLUMNS, **self.corpus.kept})
+        """The columns of the rows."""
+        return pa.schema({**COLUMNS, **_ENCODED, **self.corpus.kept})
 
     def read(self, items: Sequence[Item]) -> Part:
         """Decode and resize images."""
         rows: list[dict[str, Any]] = []
         rejects: list[Reject] = []
-        images = np.empty((len(items), 3, self.size, self.size), dtype=np.uint8)
+        size, fit = self.config.image_size, self.config.fit
+        images = np.empty((len(items), 3, size, size), dtype=np.uint8)
         for item in items:
             try:
                 if isinstance(item.image, StropError):
                     raise item.image
                 name = item.key if isinstance(item.image, bytes) else ""
-                square, (width, height) = read_square_and_size(
-                    item.image, self.size, self.fit, name
-                )
+                square, (width, height) = read_square_and_size(item.image, size, fit, name)
             except StropError as error:
                 rejects.append({"key": item.key, "source": item.source, "reason": str(error)})
                 continue
@@ -93,21 +99,52 @@ class Job:
         known = pa.schema([field for field in self.schema if field.name not in _ENCODED])
         return Part(pa.Table.from_pylist(rows, known), rejects, images[: len(rows)])
 
-    def encode(self, tokenizer: Tokenizer, part: Part) -> Part:
-        """Encode images that were read."""
-        if not len(part.rows):
-            return Part(self.schema.empty_table(), part.rejects)
-        images = torch.from_numpy(part.images)
-        rule = LengthRule(**self.options)  # whoever encodes a store says what it does not reach
-        program = tokenizer.encode_batches(images.split(self.batch), rule, batch=self.batch)
+    def encode(self, tokenizer: Tokenizer, parts: Iterable[Part]) -> Part:
+        """Encode images that were read, as one part: a mean length is that of all of them."""
+        read: list[Part] = []
+
+        def batches() -> Iterator[Tensor]:
+            for part in parts:
+                read.append(Part(part.rows, part.rejects))
+                if len(part.rows):
+                    yield from torch.from_numpy(part.images).split(self.batch)
+
+        images = batches()
+        first = next(images, None)
+        if first is None:
+            return Part(self.schema.empty_table(), [each for part in read for each in part.rejects])
+        program = tokenizer.encode_batches(chain([first], images), self.rule, batch=self.batch)
         program = program.to("cpu")
+        joined = Part.joined(read)
+        ends = np.arange(0, program.codes.numel() + 1, program.capacity, dtype=np.int32)
+        flat = pa.array(program.codes.flatten().numpy(), pa.int32())
         quality = [None] * len(program) if program.quality is None else program.quality.numpy()
         columns = {
-            "codes": code_lists(program),
+            "codes": pa.ListArray.from_arrays(pa.array(ends), flat),
             "length": program.lengths.numpy(),
             "quality": quality,
-            **{name: part.rows[name] for name in part.rows.column_names},
+            **{name: joined.rows[name] for name in joined.rows.column_names},
         }
-        return Part(
-            pa.table([columns[name] for name in self.schema.names], self.schema), part.rejects
+        rows = pa.table([columns[name] for name in self.schema.names], self.schema)
+        return Part(rows, joined.rejects)
+
+    def program(self, rows: pa.Table) -> Program:
+        """The programs in the rows of an encoded part, which are not empty, named by their keys."""
+        codes = rows["codes"].combine_chunks().flatten().to_numpy().astype(np.int64)
+        quality = rows["quality"].to_numpy()
+        return Program(
+            codes=torch.from_numpy(codes.reshape(len(rows), -1)),
+            lengths=torch.from_numpy(rows["length"].to_numpy().astype(np.int64)),
+            codebook_size=self.config.quantizer.codes,
+            model=self.codes,
+            names=tuple(rows["key"].to_pylist()),
+            quality=None if rows["quality"].null_count else torch.from_numpy(quality.copy()),
+            check=False,
         )
+
+    def stored(self, rows: pa.Table) -> pa.Table:
+        """The rows of an encoded part with the active codes only, as a store has them."""
+        if not len(rows):
+            return rows
+        place = rows.column_names.index("codes")
+        return rows.set_column(place, "codes", code_lists(self.program(rows)))

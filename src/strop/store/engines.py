@@ -33,6 +33,9 @@ Slice = list[int]
 Task = tuple[list[int], list[Item] | None]
 """Indices into the corpus, and the items there if the main process has to read them."""
 
+Done = Callable[[int], None]
+"""Called with the number of images that were done since the last call."""
+
 
 # One machine.
 
@@ -43,19 +46,19 @@ def encode_locally(
     slices: Iterable[Slice],
     *,
     workers: int | None = None,
-    done: Callable[[int], None] = lambda count: None,
+    done: Done = lambda count: None,
 ) -> Iterator[Part]:
     """Encode slices on this machine.
 
     workers  processes; by default one for each core, and 0 is this process. If the model is on the
              CPU they read and encode; one thread in each is faster than all threads on one image.
-             If it is on a GPU they read, and this process encodes.
-    done     called with the number of images after each task
+             If it is on a GPU, or lengths depend on all images, they read, and this process encodes
     """
     workers = cores() if workers is None else workers
-    on_cpu = tokenizer.device.type == "cpu"
+    together = job.rule.mean_length is not None
+    in_workers = tokenizer.device.type == "cpu" and not together
     use_graphs(tokenizer, job.batch)
-    chunk = _CHUNK if on_cpu else job.batch
+    chunk = _CHUNK if in_workers else job.batch
     left: deque[int] = deque()  # images of each slice that was cut
 
     def tasks() -> Iterator[Task]:
@@ -65,19 +68,26 @@ def encode_locally(
                 part = indices[start : start + chunk]
                 yield part, job.corpus.items(part) if job.corpus.in_main_process else None
 
-    results = _map(_Work(job, tokenizer if on_cpu else None), tasks(), workers)
-    if not on_cpu:  # in a thread, so that this one feeds the workers meanwhile
-        results = map_ahead(functools.partial(job.encode, tokenizer), results, 2)
+    results = _map(_Work(job, tokenizer if in_workers else None), tasks(), workers)
+    if together:
+        yield job.encode(tokenizer, _counted(results, done))
+        return
+    if not in_workers:  # in a thread, so that this one feeds the workers meanwhile
+        results = map_ahead(lambda part: job.encode(tokenizer, [part]), results, 2)
     parts: list[Part] = []
-    for part in results:
+    for part in _counted(results, done):
         parts.append(part)
-        count = len(part.rows) + len(part.rejects)
-        done(count)
-        left[0] -= count
+        left[0] -= len(part)
         if left[0] == 0:
             left.popleft()
             yield Part.joined(parts)
             parts.clear()
+
+
+def _counted(parts: Iterable[Part], done: Done) -> Iterator[Part]:
+    for part in parts:
+        done(len(part))
+        yield part
 
 
 class _Work:
@@ -90,41 +100,33 @@ class _Work:
         indices, items = task
         return self._part(self._job.corpus.items(indices) if items is None else items)
 
-    def rejected(self, task: Task, reason: str) -> Part:
+    def rejected(self, task: Task, how: str) -> Part:
         """The result for one image that ends the process."""
         index = task[0][0]
-        problem = StoreError(f"Reading this image ended the process: {reason}.", "Check the file.")
+        problem = StoreError(f"Reading this image ended the process: {how}.", "Check the file.")
         corpus = self._job.corpus
         return self._part([Item(corpus.keys[index], corpus.source_of(index), problem, {})])
 
     def _part(self, items: list[Item]) -> Part:
         read = self._job.read(items)
-        return read if self._tokenizer is None else self._job.encode(self._tokenizer, read)
+        return read if self._tokenizer is None else self._job.encode(self._tokenizer, [read])
 
 
 def _map(work: Any, tasks: Iterable[Task], workers: int) -> Iterator[Part]:
-    """`map(work, tasks)` in worker processes that are replaced if they die.
-
-    A task during which a worker dies twice is done image by image, and an image that still ends
-    its process is rejected.
-    """
+    """`map(work, tasks)` in worker processes, which are started again if one of them dies."""
     waiting: deque[Task] = deque()  # drawn, but without a result
     left = _drawn(tasks, waiting)  # outlives each pool: `chain` does not close it
-    deaths = 0
     while True:
         again = list(waiting)
         try:
             with _pool(work, workers) as pool:
                 for result in pool.map(chain(again, left), _AHEAD * max(workers, 1)):
                     waiting.popleft()
-                    deaths = 0
                     yield result
             return
         except DeadWorkerError:
-            deaths += 1
-        if deaths == 2:
-            yield _one_by_one(work, waiting.popleft())
-            deaths = 0
+            pass
+        yield isolated(functools.partial(_alone, work), waiting.popleft(), work.rejected)
 
 
 def _drawn(tasks: Iterable[Task], waiting: deque[Task]) -> Iterator[Task]:
@@ -133,18 +135,32 @@ def _drawn(tasks: Iterable[Task], waiting: deque[Task]) -> Iterator[Task]:
         yield task
 
 
-def _one_by_one(work: Any, task: Task) -> Part:
-    """The result of a task, each image of it in a process of its own."""
+def isolated(
+    run: Callable[[Task], Part], task: Task, rejected: Callable[[Task, str], Part]
+) -> Part:
+    """The result of a task that may end its process, as `DeadWorkerError` says.
+
+    Such a task is cut into halves, down to the image that does it, which is rejected.
+    """
     indices, items = task
-    results = []
-    for row, index in enumerate(indices):
-        single: Task = ([index], None if items is None else [items[row]])
-        with _pool(work, 1) as pool:
-            try:
-                results += list(pool.map([single], 1))
-            except DeadWorkerError as death:
-                results.append(work.rejected(single, death.how))
-    return Part.joined(results)
+    try:
+        return run(task)
+    except DeadWorkerError as death:
+        if len(indices) == 1:
+            return rejected(task, death.how)
+    middle = len(indices) // 2
+    halves = [
+        (indices[part], None if items is None else items[part])
+        for part in (slice(middle), slice(middle, None))
+    ]
+    return Part.joined([isolated(run, half, rejected) for half in halves])
+
+
+def _alone(work: Any, task: Task) -> Part:
+    """The result of a task in a process of its own."""
+    with _pool(work, 1) as pool:
+        (part,) = pool.map([task], 1)
+        return part
 
 
 def _pool(work: Any, workers: int) -> Pool[Task, Part]:
@@ -162,14 +178,14 @@ def encode_with_ray(
     slices: Iterable[Slice],
     *,
     address: str | None = None,
-    done: Callable[[int], None] = lambda count: None,
+    done: Done = lambda count: None,
 ) -> Iterator[Part]:
     """Encode slices on the machines of a Ray cluster, one task for each slice.
 
     Tasks, not the actor pool of Ray Data: a task has no home, so Ray runs it on any machine that is
     left when one goes away, and it takes its processor only while it runs, so reading cannot be
     starved. A worker process keeps the model between tasks. Rows come back to this process, which
-    alone writes: 40 bytes an image are not worth a file system that all machines share.
+    alone writes: few bytes an image are not worth a file system that all machines share.
 
     address  of a cluster; "auto" finds the one of this machine, None starts one here
     """
@@ -180,49 +196,42 @@ def encode_with_ray(
     resources = ray.cluster_resources()
     gpus = resources.get("GPU", 0) > 0
     share = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-    task = ray.remote(max_retries=_RETRIES, **share)(_encode_slice)
+    remote = ray.remote(max_retries=_RETRIES, **share)(_encode_slice)
     lanes = int(resources.get("GPU" if gpus else "CPU", 1))
     shared = ray.put(job)
+
+    def submit(task: Task) -> Any:
+        return remote.remote(shared, task[0], gpus)
+
+    def collect(reference: Any) -> Part:
+        try:
+            part: Part = ray.get(reference)
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+            raise DeadWorkerError(str(error), "", type(error).__name__) from error
+        return part
+
+    def rejected(task: Task, how: str) -> Part:
+        return Part(job.schema.empty_table(), _Work(job).rejected(task, how).rejects)
+
     waiting: deque[tuple[Slice, Any]] = deque()
     left = iter(slices)
     try:
         while True:
             # Two for each lane: one that runs and one that waits.
             while len(waiting) < 2 * lanes and (indices := next(left, None)) is not None:
-                waiting.append((indices, task.remote(shared, indices, gpus)))
+                waiting.append((indices, submit((indices, None))))
             if not waiting:
                 return
             indices, reference = waiting.popleft()
-            encoded = _collected(ray, task, shared, gpus, indices, reference)
+            try:
+                part = collect(reference)
+            except DeadWorkerError:
+                part = isolated(lambda task: collect(submit(task)), (indices, None), rejected)
             done(len(indices))
-            yield encoded
+            yield part
     finally:
         for _, reference in waiting:
             ray.cancel(reference, force=True)
-
-
-def _collected(
-    ray: Any, task: Any, shared: Any, gpus: bool, indices: Slice, reference: Any
-) -> Part:
-    """The result of a task. A slice whose process ends at every try is cut into halves, down to
-    the image that does it, which is rejected."""
-    try:
-        part: Part = ray.get(reference)
-        return part
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-        if len(indices) == 1:
-            job: Job = ray.get(shared)
-            rejected = _Work(job).rejected((indices, None), type(error).__name__)
-            return Part(job.schema.empty_table(), rejected.rejects)
-        middle = len(indices) // 2
-        halves = [indices[:middle], indices[middle:]]
-        references = [task.remote(shared, half, gpus) for half in halves]
-        return Part.joined(
-            [
-                _collected(ray, task, shared, gpus, half, reference)
-                for half, reference in zip(halves, references, strict=True)
-            ]
-        )
 
 
 def _encode_slice(job: Job, indices: Slice, gpu: bool) -> Part:

@@ -75,8 +75,8 @@ class Writer:
                 return keys[index]
         return None
 
-    def append(self, rows: pa.Table, name: str) -> int:
-        """Commit rows, without their checks, as the slice `name`. Returns how many were new."""
+    def append(self, rows: pa.Table) -> int:
+        """Commit rows, without their checks, at once. Returns how many were new."""
         lance = require("lance", StoreError)
         from lance.commit import CommitConflictError
 
@@ -97,7 +97,7 @@ class Writer:
                 fragment.id = first + number
             operation = lance.LanceOperation.Merge(earlier + written, self._table.lance_schema)
             try:
-                self._table = self._commit(self._table, operation, {"strop.slice": name})
+                self._table = self._commit(self._table, operation)
             except CommitConflictError:
                 self._open()
                 continue
@@ -198,14 +198,10 @@ class Writer:
         order = np.argsort(joined := np.concatenate(known), kind="stable")
         self._known, self._source = joined[order], np.concatenate(source)[order]
 
-    def _commit(
-        self, table: lance.LanceDataset, operation: Any, properties: dict[str, str] | None = None
-    ) -> lance.LanceDataset:
+    def _commit(self, table: lance.LanceDataset, operation: Any) -> lance.LanceDataset:
         """The table after an operation on the version that was read."""
         module = require("lance", StoreError)
-        transaction = module.Transaction(
-            table.version, operation, transaction_properties=properties
-        )
+        transaction = module.Transaction(table.version, operation)
         return module.LanceDataset.commit(table, transaction, storage_options=self._options)
 
     def _write(self, rows: pa.Table, table: lance.LanceDataset, path: str) -> list[Any]:
