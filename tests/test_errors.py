@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from torch._utils import ExceptionWrapper
 
-from strop.errors import DataError, FormatError, parsing
+from strop.errors import DataError, FormatError, StropError, parsing
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,14 @@ def test_errors_of_strop_and_interrupts_pass(error):
     with pytest.raises(type(error)) as caught, parsing(FormatError, "It is bad", "Mend it."):
         raise error
     assert caught.value is error
+
+
+@pytest.mark.parametrize("kind", [StropError, *StropError.__subclasses__()])
+def test_an_error_keeps_its_type_in_workers_of_a_data_loader(kind: type[StropError]) -> None:
+    try:
+        raise kind("This is wrong.", "Correct it.")
+    except StropError:
+        wrapped = ExceptionWrapper(where="in a worker")
+    with pytest.raises(kind, match=r"(?s)This is wrong\. Correct it\.") as caught:
+        wrapped.reraise()
+    assert type(caught.value) is kind

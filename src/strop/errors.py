@@ -9,15 +9,19 @@ from typing import Any
 
 
 class StropError(Exception):
-    """Base class of the errors that strop raises: a problem and its remedy."""
+    """Base class of the errors that strop raises: a problem and its remedy.
 
-    def __init__(self, problem: str, remedy: str) -> None:
+    Always give a remedy. It has a default only because a `DataLoader` raises the error of a worker
+    again with one argument.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.problem} {self.remedy}"
+        return f"{self.problem} {self.remedy}".strip()
 
 
 class ConfigError(StropError):

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 class DeadWorkerError(DataError):
     """A worker process ended by itself or was killed; `how` says by what."""
 
-    def __init__(self, problem: str, remedy: str, how: str) -> None:
+    def __init__(self, problem: str, remedy: str = "", how: str = "") -> None:
         super().__init__(problem, remedy)
         self.how = how
 

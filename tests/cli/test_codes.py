@@ -245,6 +245,9 @@ def test_specs_are_encoded(run: Run, model: Path, pictures: Path, tmp_path: Path
     names = [row["name"] for row in json.loads(out)["programs"]]
     assert (status, len(names)) == (0, 5)
     assert names[2] == str(pictures / "inner" / "0.png")
+    status, out, _ = run("encode", f"{pictures}?skip=1&limit=1", "-m", model, "--json")
+    names = [row["name"] for row in json.loads(out)["programs"]]
+    assert (status, names) == (0, [str(pictures / "inner" / "1.png")])
 
 
 def test_decode_holds_one_batch_of_fields_at_a_time(
@@ -360,6 +363,7 @@ def test_decode_writes_one_picture_each(
         (["interpret", "missing.parquet", "-o", "f.safetensors"], "missing.parquet"),
         (["interpret", "missing.parquet", "-o", "f.npy"], ".safetensors"),
         (["decode", "missing.parquet", "-o", "d"], "missing.parquet"),
+        (["info", "programs.parquet"], "holds programs, not a model"),
         (["info", "strop-s-dinov3-z"], "Did you mean 'strop-s-dinov3-"),
     ],
 )

@@ -15,6 +15,7 @@ from strop.errors import ModelError, TeacherError, did_you_mean
 from strop.model.checkpoint import find_folder, list_models, load_folder, read_config
 from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.program import SUFFIXES
 from strop.training.preset import load_preset, preset_names
 
 
@@ -84,6 +85,10 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _model_folder(name: str) -> Path:
+    if Path(name).suffix.lower() in SUFFIXES:
+        raise ModelError(
+            f"{name} holds programs, not a model.", "`strop interpret` and `strop decode` read it."
+        )
     try:
         return find_folder(name)
     except ModelError as error:

@@ -72,8 +72,10 @@ class Corpus:
         """The path of each image that is a file, and the keys of others."""
         names: list[str] = []
         for _, dataset in self.sources:
-            if isinstance(dataset, FileDataset):
-                names += [str(path) for path, _ in dataset.raw(range(len(dataset)))]
+            raw = getattr(dataset, "raw", None)
+            is_local = not getattr(dataset, "in_main_process", False)
+            if raw and is_local and isinstance(raw([0])[0][0], str):
+                names += [path for path, _ in raw(range(len(dataset)))]
             else:
                 names += self.keys[len(names) : len(names) + len(dataset)]
         return names
@@ -162,7 +164,8 @@ def _open_one(text: str) -> Dataset | None:
         return by_suffix[suffix](text)
     folder = expand(text)
     if not folder.is_dir():
-        return None
+        place, _, query = text.rpartition("?")  # of a glob, or before parameters
+        return open_dataset(text) if "=" in query and expand(place).is_dir() else None
     if (folder / "_versions").is_dir():
         return LanceTable(text)
     if any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
