@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 from strop.model.decoder import DecoderConfig
-from strop.model.generator import GeneratorConfig
-from strop.model.interpreter import InterpreterConfig
+from strop.model.layers import TransformerConfig
 from strop.model.length_head import LengthHead, LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import Teacher, TeacherConfig, load_teacher
@@ -64,10 +63,10 @@ def make_tokenizer(tiny_teacher: Teacher) -> Callable[..., Tokenizer]:
             "teacher": TeacherConfig(name="random:tiny", width=192, scale=0.4),
             "image_size": 64,
             "max_length": 12,
-            "generator": GeneratorConfig(**sizes),
+            "generator": TransformerConfig(**sizes),
             "quantizer": QuantizerConfig(codes=64, code_width=8),
             "length_head": LengthHeadConfig(hidden=(32, 16)),
-            "interpreter": InterpreterConfig(**sizes),
+            "interpreter": TransformerConfig(**sizes),
             "decoder": DecoderConfig(widths=(16, 8, 8, 8)),
         }
         # A test on a GPU moves the teacher too; other tests must not notice.

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from strop.analysis.subject import Subject
 from strop.data.record import Batch, Record
-from strop.model.generator import GeneratorConfig
-from strop.model.interpreter import InterpreterConfig
+from strop.model.layers import TransformerConfig
 from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig
@@ -87,10 +86,10 @@ class PlantedTokenizer(Tokenizer):
             teacher=TeacherConfig(name="planted", width=WIDTH),
             image_size=16 * GRID,
             max_length=LENGTH,
-            generator=GeneratorConfig(**small),
+            generator=TransformerConfig(**small),
             quantizer=QuantizerConfig(codes=CODES, code_width=CODES),
             length_head=LengthHeadConfig(hidden=(4,)),
-            interpreter=InterpreterConfig(**small),
+            interpreter=TransformerConfig(**small),
         )
         super().__init__(config, teacher=PlantedTeacher())
         self.generator = PlantedGenerator()

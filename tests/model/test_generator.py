@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.model.generator import Generator, GeneratorConfig, query_visibility
+from strop.model.generator import Generator, query_visibility
+from strop.model.layers import TransformerConfig
 
 S, K, FIELD = 9, 7, 12
-CONFIG = GeneratorConfig(width=32, depth=3, heads=4, feedforward=64)
+CONFIG = TransformerConfig(width=32, depth=3, heads=4, feedforward=64)
 
 
 @pytest.fixture

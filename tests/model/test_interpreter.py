@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
+from strop.model.interpreter import Interpreter, prefix_mask
+from strop.model.layers import TransformerConfig
 
 S, K, CODE, FIELD = 9, 8, 4, 10
 
@@ -14,7 +15,7 @@ S, K, CODE, FIELD = 9, 8, 4, 10
 @pytest.fixture
 def interpreter() -> Interpreter:
     torch.manual_seed(0)
-    config = InterpreterConfig(width=32, depth=3, heads=4, feedforward=64)
+    config = TransformerConfig(width=32, depth=3, heads=4, feedforward=64)
     interpreter = Interpreter(config, code_width=CODE, field_width=FIELD, locations=S, length=K)
     for parameter in interpreter.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
@@ -85,7 +86,7 @@ def test_the_order_of_codes_matters(interpreter, z_q):
 def test_each_location_reads_the_program_by_itself(z_q):
     """Moving one grid query moves that location and no other."""
     torch.manual_seed(0)
-    config = InterpreterConfig(width=32, depth=2, heads=4, feedforward=64)
+    config = TransformerConfig(width=32, depth=2, heads=4, feedforward=64)
     interpreter = Interpreter(config, code_width=CODE, field_width=FIELD, locations=S, length=K)
     active = torch.ones(3, K, dtype=torch.bool)
     before = interpreter(z_q, active)

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.model import short_attention as module
-from strop.model.generator import Generator, GeneratorConfig, query_visibility
-from strop.model.interpreter import Interpreter, InterpreterConfig, prefix_mask
+from strop.model.generator import Generator, query_visibility
+from strop.model.interpreter import Interpreter, prefix_mask
+from strop.model.layers import TransformerConfig
 from strop.model.short_attention import short_attention
 
 on_gpu = pytest.mark.skipif(
@@ -163,8 +164,8 @@ def test_a_compiled_model_trains_and_probes_with_it(monkeypatch):
     sizes = {"width": 64, "depth": 2, "heads": 2, "feedforward": 128}
     torch.manual_seed(0)
     shape = {"field_width": 48, "locations": 100, "length": 24}
-    generator = Generator(GeneratorConfig(**sizes), **shape).cuda()
-    interpreter = Interpreter(InterpreterConfig(**sizes), code_width=64, **shape).cuda()
+    generator = Generator(TransformerConfig(**sizes), **shape).cuda()
+    interpreter = Interpreter(TransformerConfig(**sizes), code_width=64, **shape).cuda()
     parameters = [*generator.parameters(), *interpreter.parameters()]
     field = torch.randn(8, 100, 48, device="cuda")
     lengths = torch.arange(1, 9, device="cuda") * 3

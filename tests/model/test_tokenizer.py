@@ -14,8 +14,7 @@ from PIL import Image
 
 from strop.config import from_dict
 from strop.errors import ConfigError, ImageError, ModelError, ProgramError
-from strop.model.generator import GeneratorConfig
-from strop.model.interpreter import InterpreterConfig
+from strop.model.layers import TransformerConfig
 from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig, teacher_parameters
@@ -43,8 +42,8 @@ VARIANTS = [  # teacher, its width, size, trainable and total parameters in mill
 def test_parameter_counts_are_the_papers(teacher, width, size, alone, with_teacher):
     config = TokenizerConfig(
         teacher=TeacherConfig(name=teacher, width=width),
-        generator=GeneratorConfig(**SIZES[size]),
-        interpreter=InterpreterConfig(**SIZES[size]),
+        generator=TransformerConfig(**SIZES[size]),
+        interpreter=TransformerConfig(**SIZES[size]),
     )
     with torch.device("meta"):
         tokenizer = Tokenizer(config)
@@ -63,8 +62,8 @@ def test_the_defaults_are_strop_s_at_256_pixels():
     config = TokenizerConfig(teacher=TeacherConfig(name="dinov3-s", width=384))
     assert (config.image_size, config.max_length, config.quantizer.codes) == (256, 64, 1024)
     assert (config.grid, config.bits) == (16, 640)
-    assert config.generator == GeneratorConfig(**SIZES["S"])
-    assert config.interpreter == InterpreterConfig(**SIZES["S"])
+    assert config.generator == TransformerConfig(**SIZES["S"])
+    assert config.interpreter == TransformerConfig(**SIZES["S"])
 
 
 # Programs depend on their image and on nothing else.

@@ -7,8 +7,7 @@ import torch
 from tiny_training import tiny_fields, tiny_preset
 
 from strop.model import short_attention
-from strop.model.generator import GeneratorConfig
-from strop.model.interpreter import InterpreterConfig
+from strop.model.layers import TransformerConfig
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import TokenizerConfig
 from strop.training.attention import attended, sound_attention
@@ -30,8 +29,8 @@ def config(*, k: int = 64, heads: int = 8) -> TokenizerConfig:
         teacher=TeacherConfig(name="dinov3-s", width=384),
         image_size=128,
         max_length=k,
-        generator=GeneratorConfig(heads=heads),
-        interpreter=InterpreterConfig(heads=heads),
+        generator=TransformerConfig(heads=heads),
+        interpreter=TransformerConfig(heads=heads),
     )
 
 

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from strop.curriculum import CurriculumConfig
-from strop.model.generator import GeneratorConfig
-from strop.model.interpreter import InterpreterConfig
+from strop.model.layers import TransformerConfig
 from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import TeacherConfig
@@ -24,10 +23,10 @@ def tiny_config(**changes) -> TokenizerConfig:
         "teacher": TeacherConfig(name="random:tiny", width=WIDTH, scale=0.5),
         "image_size": 16 * GRID,
         "max_length": K,
-        "generator": GeneratorConfig(**sizes),
+        "generator": TransformerConfig(**sizes),
         "quantizer": QuantizerConfig(codes=32, code_width=4),
         "length_head": LengthHeadConfig(hidden=(16,)),
-        "interpreter": InterpreterConfig(**sizes),
+        "interpreter": TransformerConfig(**sizes),
     }
     return TokenizerConfig(**{**values, **changes})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -155,11 +154,12 @@ def load_folder(folder: PathLike, *, verify: bool = True) -> Tokenizer:
         config = _model_config(folder, values)
         try:
             tensors = _read_weights(folder, _digest(values), verify)
-            break
         except FormatError:
             if _version(folder) == version:
                 raise
-            # Another process replaced the model between config and weights: read it again.
+        if _version(folder) == version:
+            break
+        # Another process replaced the model between config and weights: read it again.
     _check_weights(config, tensors, folder)
     tokenizer = Tokenizer(
         config, about=_about(values), teacher_digest=str(values.get("teacher_digest") or "")
@@ -172,8 +172,8 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
     """Write a model to a folder. Parameters become `dtype`; the codebook stays fp32.
 
     A reader sees the older model of the folder or the new one, whatever fails or is killed on the
-    way. The config names the digest of its weights, and replacing the config commits the save:
-    until then the older weights are kept under a name that holds their digest.
+    way. The config names the digest of its weights. These are first written under a name that holds
+    this digest, replacing the config commits the save, and then they get their own name.
     """
     folder = Path(folder)
     if not next(each for each in (folder, *folder.absolute().parents) if each.exists()).is_dir():
@@ -186,7 +186,7 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
     values = {
         "model_type": MODEL_TYPE,
         "model": to_dict(tokenizer.config),
-        "weights_digest": of_tensors(tensors),
+        "weights_digest": (weights_digest := of_tensors(tensors)),
         "teacher_digest": tokenizer.known_teacher_digest,
         "about": tokenizer.about,
     }
@@ -196,17 +196,18 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
         "fit": tokenizer.config.fit,
     }
     with exclusive(folder):
+        new = folder / _name_until_committed(weights_digest)
         with ExitStack() as stack:  # moves into place in reverse: weights, config, the rest
             readme, preprocessor, config, weights = (
                 stack.enter_context(atomic_path(folder / name))
-                for name in ("README.md", PREPROCESSOR, CONFIG, WEIGHTS)
+                for name in ("README.md", PREPROCESSOR, CONFIG, new.name)
             )
             preprocessor.write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
             write_json(config, "model", FORMAT, values)
             readme.write_text(card.render(tokenizer), encoding="utf-8")
             save_file(tensors, weights, metadata={"format": "pt"})
-            _keep_weights(folder)
-        for old in (*folder.glob(_kept_name("*")), folder / INDEX, *folder.glob(_SHARDS)):
+        new.replace(folder / WEIGHTS)
+        for old in (*folder.glob(".weights-*"), folder / INDEX, *folder.glob(_SHARDS)):
             old.unlink(missing_ok=True)
 
 
@@ -267,9 +268,9 @@ def _digest(values: dict[str, Any]) -> str:
 
 def _read_weights(folder: Path, digest: str, verify: bool) -> dict[str, Tensor]:
     """The tensors that have this digest. Without one, those that the folder has."""
-    if digest:  # these are there while a save replaces the folder, or if that was cut short
-        with suppress(FormatError):  # a save that is complete has removed them
-            tensors = _read_files(folder, [_kept_name(digest)])
+    if digest:  # these are there if a save was cut short, or is about to end
+        with suppress(FormatError):
+            tensors = _read_files(folder, [_name_until_committed(digest)])
             if not verify or of_tensors(tensors) == digest:
                 return tensors
     found = [name for name in (WEIGHTS, INDEX) if (folder / name).is_file()]
@@ -332,45 +333,10 @@ def _check_weights(config: TokenizerConfig, tensors: dict[str, Tensor], folder: 
             raise FormatError(f"{name} in {folder} holds NaN or infinity.", _DAMAGED)
 
 
-# Replacing.
+def _name_until_committed(digest: str) -> str:
+    return f".weights-{digest[:16]}.safetensors"
+
 
 _SHARDS = "model-*-of-*.safetensors"
-
-
-def _kept_name(digest: str) -> str:
-    """Where weights of this digest stay while the files of a folder are replaced."""
-    return f".weights-{digest[:16]}.safetensors" if digest != "*" else ".weights-*.safetensors"
-
-
-def _keep_weights(folder: Path) -> None:
-    """Keep the weights of the model in `folder` where no rename of a save can reach them."""
-    try:
-        values = _read_values(folder)
-        digest = _digest(values)
-        if not digest:  # strop 0.1.0 wrote it: from now on its config names its weights
-            digest = of_tensors(_read_weights(folder, "", verify=False))
-            write_json(folder / CONFIG, "model", FORMAT, {**values, "weights_digest": digest})
-        kept = folder / _kept_name(digest)
-        if kept.is_file():  # an earlier save was cut short
-            return
-        if (folder / INDEX).is_file():
-            tensors = _read_weights(folder, digest, verify=True)
-            with atomic_path(kept) as temporary:
-                save_file(tensors, temporary, metadata={"format": "pt"})
-        elif (folder / WEIGHTS).is_file():
-            _link(folder / WEIGHTS, kept)
-    except FormatError:
-        # There is no model to keep. Without a config, readers find no model until the commit.
-        (folder / CONFIG).unlink(missing_ok=True)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # the file system has no hard links
-        with atomic_path(target) as temporary:
-            shutil.copyfile(source, temporary)
-
-
 _DAMAGED = "The folder is damaged or incomplete; copy or download it again."
 _MISMATCH = "Its config.json belongs to other weights; copy the folder as a whole."

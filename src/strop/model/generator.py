@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.model.layers import AttentionLayer, initialise
+from strop.model.layers import AttentionLayer, TransformerConfig, initialise
 from strop.model.short_attention import short_attention
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeneratorConfig:
-    """Size of the generator: the paper's STROP-S unless said otherwise."""
-
-    width: int = 256
-    depth: int = field(default=8, metadata={"above": 0, "max": 256})
-    heads: int = 8
-    feedforward: int = 1024
 
 
 class Generator(nn.Module):
@@ -30,7 +19,7 @@ class Generator(nn.Module):
     """
 
     def __init__(
-        self, config: GeneratorConfig, *, field_width: int, locations: int, length: int
+        self, config: TransformerConfig, *, field_width: int, locations: int, length: int
     ) -> None:
         super().__init__()
         self.norm_in = nn.LayerNorm(field_width)

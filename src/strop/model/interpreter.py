@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor, nn
 
-from strop.model.layers import AttentionLayer, initialise
+from strop.model.layers import AttentionLayer, TransformerConfig, initialise
 from strop.model.short_attention import short_attention
-
-
-@dataclass(frozen=True, kw_only=True)
-class InterpreterConfig:
-    """Size of the interpreter, which mirrors the generator in every preset of the paper."""
-
-    width: int = 256
-    depth: int = field(default=8, metadata={"above": 0, "max": 256})
-    heads: int = 8
-    feedforward: int = 1024
 
 
 class Interpreter(nn.Module):
@@ -29,7 +17,7 @@ class Interpreter(nn.Module):
 
     def __init__(
         self,
-        config: InterpreterConfig,
+        config: TransformerConfig,
         *,
         code_width: int,
         field_width: int,

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Size of the generator or of the interpreter, which are alike in every preset of the paper."""
+
+    width: int = 256
+    depth: int = field(default=8, metadata={"above": 0, "max": 256})
+    heads: int = 8
+    feedforward: int = 1024
 
 
 class AttentionLayer(nn.Module):
@@ -43,6 +57,14 @@ class AttentionLayer(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def hidden_layers(widths: Sequence[int]) -> list[nn.Module]:
+    """Linear layers from each width to the next, each followed by a GELU."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), nn.GELU()]
+    return layers
 
 
 def initialise(module: nn.Module, *tables: nn.Parameter) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from strop.config import check_ranges
 from strop.errors import ConfigError
-from strop.model.layers import initialise
+from strop.model.layers import hidden_layers, initialise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +56,7 @@ class LengthHead(nn.Module):
         super().__init__()
         self.length = length
         widths = (field_width, *config.widths)
-        layers: list[nn.Module] = []
-        for before, after in itertools.pairwise(widths):
-            layers += [nn.Linear(before, after), nn.GELU()]
-        self.mlp = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
+        self.mlp = nn.Sequential(*hidden_layers(widths), nn.Linear(widths[-1], 1))
         initialise(self)
 
     def forward(self, field: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ buffers, so they are saved with the weights; `strop.training.lengths.calibrate` 
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from strop.errors import ProgramError
 from strop.figures import new_figure, plain_axes
-from strop.model.layers import initialise
+from strop.model.layers import hidden_layers, initialise
 from strop.model.length_head import LengthHeadConfig
 
 if TYPE_CHECKING:
@@ -73,10 +72,7 @@ class RateHead(nn.Module):
         self.length = length
         self.quality = config.quality
         widths = (3 * field_width, *config.widths)
-        layers: list[nn.Module] = [nn.LayerNorm(widths[0])]
-        for before, after in itertools.pairwise(widths):
-            layers += [nn.Linear(before, after), nn.GELU()]
-        self.mlp = nn.Sequential(*layers)
+        self.mlp = nn.Sequential(nn.LayerNorm(widths[0]), *hidden_layers(widths))
         self.last = nn.Linear(widths[-1], 2 * length)
         initialise(self)
         with torch.no_grad():  # start from errors of 0.1 at K that grow as 1 / sqrt(k)

@@ -9,8 +9,7 @@ from strop.config import check_ranges
 from strop.errors import ConfigError
 from strop.images import Fit
 from strop.model.decoder import DecoderConfig
-from strop.model.generator import GeneratorConfig
-from strop.model.interpreter import InterpreterConfig
+from strop.model.layers import TransformerConfig
 from strop.model.length_head import LengthHeadConfig
 from strop.model.quantizer import QuantizerConfig
 from strop.model.teacher import PIXELS_PER_LOCATION, TeacherConfig
@@ -33,10 +32,10 @@ class TokenizerConfig:
     image_size: int = field(default=256, metadata={"above": 0, "max": 2048})
     fit: Fit = "squash"
     max_length: int = field(default=64, metadata={"above": 0, "max": MAX_CODES})
-    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    generator: TransformerConfig = field(default_factory=TransformerConfig)
     quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
     length_head: LengthHeadConfig = field(default_factory=LengthHeadConfig)
-    interpreter: InterpreterConfig = field(default_factory=InterpreterConfig)
+    interpreter: TransformerConfig = field(default_factory=TransformerConfig)
     decoder: DecoderConfig | None = None
 
     def __post_init__(self) -> None:

@@ -14,10 +14,10 @@ from strop.analysis.probes.heads import (
     make_probe,
 )
 from strop.analysis.probes.protocol import Head
-from strop.model.interpreter import InterpreterConfig
+from strop.model.layers import TransformerConfig
 
 HEAD = Head()
-SMALL = InterpreterConfig(width=16, depth=2, heads=2, feedforward=32)
+SMALL = TransformerConfig(width=16, depth=2, heads=2, feedforward=32)
 
 
 def some_tokens(seed: int = 0, images: int = 3, length: int = 6, width: int = 8) -> Tokens:

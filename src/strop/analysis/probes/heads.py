@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strop.analysis.probes.protocol import Head
-from strop.model.interpreter import Interpreter, InterpreterConfig
+from strop.model.interpreter import Interpreter
+from strop.model.layers import TransformerConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,7 @@ class InterpreterReader(nn.Module):
     """A new interpreter; if not `ordered`, one without prefix positions, which reads a set."""
 
     def __init__(
-        self, width: int, length: int, locations: int, config: InterpreterConfig, ordered: bool
+        self, width: int, length: int, locations: int, config: TransformerConfig, ordered: bool
     ) -> None:
         super().__init__()
         self.width = config.width

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strop.errors import ConfigError, did_you_mean
-from strop.model.interpreter import InterpreterConfig
+from strop.model.layers import TransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Schedule:
     clip: float = 35.0
 
 
-_READER = InterpreterConfig(width=96, depth=2, heads=4, feedforward=384)
+_READER = TransformerConfig(width=96, depth=2, heads=4, feedforward=384)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Head:
     weight_std: float = 0.01
     query_std: float = 1.0
     pooling: bool = True
-    interpreter: InterpreterConfig = _READER
+    interpreter: TransformerConfig = _READER
     interpreter_rate: float = 0.1
 
 
