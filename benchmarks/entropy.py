@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from common import save
-from strop.analysis.agreement import Agreement, agree
+from strop.agreement import Agreement, agree
 from strop.analysis.alignment import interpreted
 from strop.analysis.baselines.pca import Transform, joint, separable
 from strop.analysis.prior import Prior, load_prior

@@ -22,7 +22,7 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
     {"files", "config", "device", "random", "progress", "pool", "prefetch", "optional", "recorded"},
     {"images", "metrics", "figures", "statistics", "identity", "parquet", "scenes"},
-    {"program", "squares", "listing"},
+    {"program", "squares", "listing", "agreement"},
     {"model", "parts"},
     {"curriculum", "data"},
     {"objective"},  # takes from the curriculum how steps are marked in configs

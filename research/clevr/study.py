@@ -22,8 +22,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from strop.agreement import agree
 from strop.analysis import usage
-from strop.analysis.agreement import agree
 from strop.data.loader import image_batches, record_batches
 from strop.data.spec import open_dataset
 from strop.device import choose_device, describe_machine, exact_products, to_device_if_fits

@@ -59,17 +59,15 @@ class CurriculumConfig:
     """How program lengths are chosen in training. Steps are for a run of `PAPER_STEPS`.
 
     enabled             False for the fixed-length ablation: no oracle, no length loss
-    fixed_length        the length when not enabled; None for all `K` tokens
     phase_ends          last steps of: random truncation, + oracle, + length head, handoff ramp
     truncation          distribution of random lengths: `beta` is the paper's Beta(alpha, 1),
                         `uniform` One-D-Piece's tail drop, `powers-of-two` FlexTok's nested
                         dropout, which draws from 1, 2, 4, ..., K
     truncation_minimum  shortest random length
-    alpha_start         alpha_0 of Beta(alpha, 1): above 1, early programs are long
-    bias_steps          T_bias, when alpha reaches 1; None for the end of phase 1
+    alpha_start         alpha_0 of Beta(alpha, 1): above 1, early programs are long. alpha reaches
+                        1 at the end of phase 1 (T_bias)
     oracle_scale        beta: the target of a sample of average error, as a share of K
-    oracle_minimum      shortest target
-    oracle_maximum      longest target; None for K
+    oracle_minimum      shortest target; the longest is K
     error_decay         rho of the error average
     probe_radius        delta: probes are taken at L - delta and L + delta
     probe_temperature   tau of the saturation of the slopes
@@ -80,17 +78,14 @@ class CurriculumConfig:
     """
 
     enabled: bool = True
-    fixed_length: int | None = field(default=None, metadata={"min": 1})
     phase_ends: tuple[int, ...] = field(
         default=(100_000, 150_000, 200_000, 250_000), metadata=IN_STEPS
     )
     truncation: Truncation = "beta"
     truncation_minimum: int = field(default=8, metadata={"min": 1})
     alpha_start: float = field(default=3.0, metadata={"above": 0})
-    bias_steps: int | None = field(default=None, metadata=IN_STEPS)
     oracle_scale: float = field(default=0.75, metadata={"above": 0})
     oracle_minimum: int = field(default=2, metadata={"min": 1})
-    oracle_maximum: int | None = None
     error_decay: float = field(default=0.999, metadata=PER_STEP_DECAY)
     probe_radius: int = field(default=2, metadata={"min": 1})
     probe_temperature: float = field(default=0.3, metadata={"above": 0})
@@ -114,11 +109,6 @@ class CurriculumConfig:
                 f"curriculum.probe_fraction is {self.probe_fraction}.",
                 "Give 1, or one divided by a whole number, such as 0.5 or 0.25.",
             )
-        if self.oracle_maximum is not None and self.oracle_maximum < self.oracle_minimum:
-            raise ConfigError(
-                f"curriculum.oracle_maximum is {self.oracle_maximum}.",
-                f"Give at least curriculum.oracle_minimum, {self.oracle_minimum}.",
-            )
 
 
 def scaled(config: Config, steps: int) -> Config:
@@ -132,7 +122,7 @@ def scaled(config: Config, steps: int) -> Config:
     changed: dict[str, Any] = {}
     for each in dataclasses.fields(config):  # type: ignore[arg-type]
         value, time = getattr(config, each.name), each.metadata.get("time")
-        if value is None or time is None:
+        if time is None:
             continue
         if time == "decay":
             changed[each.name] = value ** (1 / factor)
@@ -177,14 +167,15 @@ def active_lengths(
 ) -> Tensor:
     """Phases 1 and 4: the lengths (B,) int64 at which programs are cut in this step.
 
-    predicted       (B,) output of the length head; it counts from phase 4 on
+    predicted       (B,) output of the length head; it counts from phase 4 on, and always if the
+                    curriculum is not enabled
     uniform         (2, B) uniform numbers in [0, 1): for random lengths, for the handoff
     alpha, handoff  alpha_s and a_s of this step, see below
     """
-    if not config.enabled:
-        return torch.full_like(uniform[0], config.fixed_length or k, dtype=torch.long)
-    random = random_lengths(uniform[0], alpha, config, k)  # Eq. 1
     deployed = whole_lengths(predicted, k)
+    if not config.enabled:
+        return deployed
+    random = random_lengths(uniform[0], alpha, config, k)  # Eq. 1
     return mixed_lengths(random, deployed, uniform[1], handoff)  # Eq. 7
 
 
@@ -232,7 +223,7 @@ def phase(config: CurriculumConfig, step: int) -> int:
 
 def alpha(config: CurriculumConfig, step: int) -> float:
     """alpha_s of Beta(alpha, 1), after Eq. 1: linear from `alpha_start` to 1 at T_bias, then 1."""
-    over = config.phase_ends[0] if config.bias_steps is None else config.bias_steps
+    over = config.phase_ends[0]
     return config.alpha_start + (1 - config.alpha_start) * (min(step / over, 1.0) if over else 1.0)
 
 
@@ -268,12 +259,13 @@ def random_lengths(uniform: Tensor, alpha: Tensor, config: CurriculumConfig, k: 
 
 def base_targets(error: Tensor, mean_error: Tensor, config: CurriculumConfig, k: int) -> Tensor:
     """Eq. 2: L_base (B,), `e / (mean e + eps) * beta K`, clipped."""
-    return _clipped(error / (mean_error + EPSILON) * config.oracle_scale * k, config, k)
+    base = error / (mean_error + EPSILON) * config.oracle_scale * k
+    return base.clamp(config.oracle_minimum, k)
 
 
 def oracle_targets(base: Tensor, m: Tensor, config: CurriculumConfig, k: int) -> Tensor:
     """Eq. 5: the corrected target (B,), `m L_base`, clipped again."""
-    return _clipped(m * base, config, k)
+    return (m * base).clamp(config.oracle_minimum, k)
 
 
 def averaged(
@@ -384,11 +376,6 @@ def modulator(slope_short: Tensor, slope_long: Tensor, config: CurriculumConfig)
     keep = u_short * (1 - u_long)
     m = config.compress * compress + config.keep * keep + config.extend * u_long
     return Modulator(m, u_short, u_long, compress, keep, u_long)
-
-
-def _clipped(targets: Tensor, config: CurriculumConfig, k: int) -> Tensor:
-    longest = k if config.oracle_maximum is None else config.oracle_maximum
-    return targets.clamp(config.oracle_minimum, longest)
 
 
 # --- phase 4: handoff -------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop import metrics
+from strop.agreement import agree
 from strop.analysis import usage
-from strop.analysis.agreement import agree
 from strop.analysis.alignment import align, evaluate_model, probe_weighted
 from strop.analysis.subject import encode_fields
 from strop.errors import DataError, ModelError

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.analysis.agreement import agree
+from strop.agreement import agree
 from strop.analysis.baselines import fit_baselines
 from strop.analysis.baselines.kmeans import cluster, from_blocks, kmeans, to_blocks
 from strop.analysis.baselines.pca import normal_error, normal_levels, pca

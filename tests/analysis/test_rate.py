@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop import metrics
-from strop.analysis.agreement import agree
+from strop.agreement import agree
 from strop.analysis.length_choice import best_residual, compare_lengths, curves_of, search_residual
 from strop.analysis.subject import encode_fields
 

@@ -15,6 +15,7 @@ from strop.training.preset import (
     learning_rate,
     load_preset,
     parse_assignments,
+    preset_from_dict,
     preset_names,
 )
 
@@ -128,11 +129,14 @@ def test_assignments_are_read_as_toml_or_else_as_text():
         parse_assignments(["training.batch"])
 
 
-def test_a_fixed_length_beyond_the_model_is_refused():
-    at_most = load_preset("strop-nano").model.max_length
-    load_preset("strop-nano", {"curriculum.fixed_length": at_most})
-    with pytest.raises(ConfigError, match=rf"fixed_length is {at_most + 1}.*at most {at_most}"):
-        load_preset("strop-nano", {"curriculum.fixed_length": at_most + 1})
+def test_a_retired_setting_is_dropped_or_refused():
+    preset = to_dict(load_preset("strop-nano"))
+    older = {**preset, "curriculum": {**preset["curriculum"], "fixed_length": None}}
+    with pytest.warns(UserWarning, match="fixed_length was removed"):
+        assert preset_from_dict(older) == load_preset("strop-nano")
+    older["curriculum"]["fixed_length"] = 8
+    with pytest.raises(ConfigError, match="fixed_length is 8, a setting that was removed"):
+        preset_from_dict(older)
 
 
 def test_overrides_reach_every_table():

@@ -241,12 +241,16 @@ def test_a_given_tokenizer_excludes_init_and_teacher():
     for beside, named in ({"init": tiny_tokenizer()}, "init"), ({"teacher": "tiny"}, "a teacher"):
         with pytest.raises(ConfigError, match=f"Both a tokenizer and {named} were given"):
             train(tiny_preset(), tiny_fields(60), tokenizer=tiny_tokenizer(), **beside)
+    fixed = tiny_preset(curriculum={"enabled": False})
+    with pytest.raises(ConfigError, match="not trained without the curriculum"):
+        train(fixed, tiny_fields(60), tokenizer=tiny_tokenizer())
 
 
 def test_fixed_length_runs_have_no_oracle():
     result = train(tiny_preset(curriculum={"enabled": False}), tiny_fields(60))
     assert result.finished
     assert "r2_centred@10" in result.metrics
+    assert result.metrics["length_mean"] == K
 
 
 def test_a_run_with_a_rate_head_needs_no_oracle_and_saves_its_head(tmp_path):

@@ -218,10 +218,8 @@ def test_lengths_are_random_then_predicted():
 
 
 def test_without_a_curriculum_every_program_has_its_fixed_length():
-    tokenizer = tiny_tokenizer()
+    tokenizer = tiny_tokenizer(length_head=LengthHeadConfig(fixed=3))
     config = step_config(curriculum={"enabled": False})
-    assert (run_forward(tokenizer, config, 0, probing=False).active.sum(-1) == K).all()
-    config = step_config(curriculum={"enabled": False, "fixed_length": 3})
     assert (run_forward(tokenizer, config, STEPS - 1, probing=False).active.sum(-1) == 3).all()
     stepper = make_stepper(tokenizer, config)
     assert stepper.variants == (False,)

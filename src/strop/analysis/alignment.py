@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strop.agreement import Agreement, agree
 from strop.analysis import usage
-from strop.analysis.agreement import Agreement, agree
 from strop.analysis.baselines import check_enough, fit_baselines
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from strop.analysis.agreement import Agreement, agree, total_square
+from strop.agreement import Agreement, agree, total_square
 from strop.analysis.alignment import interpreted
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis

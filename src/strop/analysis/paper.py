@@ -54,7 +54,7 @@ STATED: dict[str, tuple[str, ...]] = {
         "views",
     ),
     "objective": _all_but(ObjectiveConfig, "diversity_temperature"),
-    "curriculum": _all_but(CurriculumConfig, "alpha_start", "bias_steps", "oracle_maximum"),
+    "curriculum": _all_but(CurriculumConfig, "alpha_start"),
 }
 """The settings of training that the paper states; `docs/paper.md` lists what it leaves open."""
 OTHERS = ("flextok-d12-d12-in1k", "one-d-piece-s-256")

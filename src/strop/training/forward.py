@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from strop import curriculum, objective
-from strop.curriculum import CurriculumConfig, CurriculumState
+from strop.curriculum import CurriculumConfig, CurriculumState, Modulator
 from strop.model.interpreter import prefix_mask
 from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer
@@ -217,16 +217,17 @@ def forward(
         error = cosine_error + squared_error
 
         zero = torch.zeros_like(scalar["alpha"])
-        oracle = Observation(state, predicted_length.detach(), zero, zero, zero)
+        # Without an oracle the predictions stand in for targets.
+        target, decision = predicted_length.detach(), Modulator(*[zero] * len(Modulator._fields))
         length = zero
         if config.rate_head:
             errors = torch.stack([cosine_error, squared_error], dim=1)
             length = objective.rate_loss(head_output, lengths, errors) / world
         elif probing:
-            oracle = _observe(
+            state, target, decision = _observe(
                 tokenizer, quantized.z_q, field, lengths, error, state, config.curriculum
             )
-            length = objective.length_loss(predicted_length, oracle.target, k) / world
+            length = objective.length_loss(predicted_length, target, k) / world
 
         latent = error.mean() / world
         commitment = objective.commitment(
@@ -250,20 +251,20 @@ def forward(
     )
     # Every process has the diversity of the whole batch; its share is an equal part.
     terms = torch.stack([latent, commitment, diversity / world, length, extra]).detach()
-    hat, goal = predicted_length.detach(), oracle.target
+    hat = predicted_length.detach()
     measured = torch.stack(
         [
             loss.detach() - diversity_weight * diversity.detach() * (1 - 1 / world),
             raw.detach().float().norm(dim=-1).mean() / world,
-            oracle.m / world,
-            oracle.u_short / world,
-            oracle.u_long / world,
+            decision.m / world,
+            decision.u_short / world,
+            decision.u_long / world,
             lengths.float().mean() / world,
             hat.mean() / world,
             hat.square().mean() / world,
-            goal.mean() / world,
-            goal.square().mean() / world,
-            (hat * goal).mean() / world,
+            target.mean() / world,
+            target.square().mean() / world,
+            (hat * target).mean() / world,
         ]
     )
     return Outcome(
@@ -274,19 +275,8 @@ def forward(
         quantized.projected.detach(),
         quantized.z.detach(),
         active,
-        oracle.state,
+        state,
     )
-
-
-class Observation(NamedTuple):
-    """One step of the oracle: the curriculum's next state, the targets (B,) and the modulator with
-    its two slopes. Without an oracle the predictions stand in for targets, zeros for the rest."""
-
-    state: CurriculumState
-    target: Tensor
-    m: Tensor
-    u_short: Tensor
-    u_long: Tensor
 
 
 @torch.no_grad()
@@ -298,8 +288,9 @@ def _observe(
     error: Tensor,
     state: CurriculumState,
     config: CurriculumConfig,
-) -> Observation:
-    """Targets for all rows, from the error at their length and probes at its neighbours."""
+) -> tuple[CurriculumState, Tensor, Modulator]:
+    """The next state, targets (B,) for all rows and the modulator, from the errors at their lengths
+    and probes at the neighbours of these."""
     k, stride = tokenizer.config.max_length, curriculum.probe_stride(config)
     probes = curriculum.probe_lengths(lengths[::stride], config, k)
     at = torch.stack([probes.short, probes.long], dim=1)
@@ -308,16 +299,7 @@ def _observe(
     interpreted = tokenizer.interpreter(z_q[::stride].detach().repeat_interleave(2, dim=0), active)
     target = field[::stride].repeat_interleave(2, dim=0)
     errors = objective.latent_alignment(interpreted, target).unflatten(0, at.shape)
-    error_short, error_long = errors.unbind(1)
-    state, targets, decision = curriculum.observe(
-        state,
-        error,
-        error[::stride],
-        probes,
-        error_short,
-        error_long,
-        config,
-        k,
-        reduce=distributed.summed,
+    short, long = errors.unbind(1)
+    return curriculum.observe(
+        state, error, error[::stride], probes, short, long, config, k, reduce=distributed.summed
     )
-    return Observation(state, targets, decision.m, decision.u_short, decision.u_long)

@@ -141,6 +141,11 @@ def train(
                 f"Both a tokenizer and {'a teacher' if init is None else 'init'} were given.",
                 "Give one of the two: a tokenizer has its own weights and teacher.",
             )
+        if not preset.curriculum.enabled and tokenizer.config.length_head.fixed is None:
+            raise ConfigError(
+                "The tokenizer has a length head, which is not trained without the curriculum.",
+                "Give it a length_head.fixed, or set curriculum.enabled.",
+            )
         preset = replace(preset, model=tokenizer.config)
     folder = Path(out) if out is not None else None
     chosen = _device(device)
@@ -215,7 +220,7 @@ def train(
 def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> TokenizerConfig:
     """The model to train: without a decoder, and with a fixed length if there is no curriculum."""
     if not curriculum.enabled:
-        fixed = curriculum.fixed_length or config.max_length
+        fixed = config.length_head.fixed or config.max_length
         config = replace(config, length_head=replace(config.length_head, fixed=fixed))
     return replace(config, decoder=None)
 

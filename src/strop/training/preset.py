@@ -18,6 +18,9 @@ from strop.objective import ObjectiveConfig
 FOLDER = Path(__file__).parents[1] / "presets"
 
 RETIRED = {
+    "curriculum.bias_steps": None,
+    "curriculum.fixed_length": None,
+    "curriculum.oracle_maximum": None,
     "curriculum.oracle": "error",
     "curriculum.oracle_contrast": 1.0,
     "curriculum.oracle_zoom": 4,
@@ -124,14 +127,6 @@ class Preset:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-
-    def __post_init__(self) -> None:
-        fixed, k = self.curriculum.fixed_length, self.model.max_length
-        if fixed is not None and fixed > k:
-            raise ConfigError(
-                f"curriculum.fixed_length is {fixed}, and model.max_length {k}.",
-                f"Give a length of at most {k}.",
-            )
 
 
 def preset_from_dict(values: Mapping[str, Any], where: str = "preset") -> Preset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strop.analysis.agreement import agree
+from strop.agreement import agree
 from strop.analysis.subject import Subject
 from strop.data.record import Record
 
