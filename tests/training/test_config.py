@@ -166,6 +166,8 @@ def test_retired_settings_are_dropped_at_their_defaults_and_refused_otherwise(tm
 def test_each_retired_setting_of_a_file_is_named(key, default, tmp_path):
     old, (table, name) = tmp_path / "old.toml", key.split(".")
     for value, refused in ((default, False), ("other", True)):
+        if value is None:  # which TOML cannot say
+            continue
         old.write_text(f'extends = "strop-nano"\n[{table}]\n{name} = {json.dumps(value)}\n')
         if refused:
             with pytest.raises(ConfigError, match=rf"{key} is 'other', a setting that was removed"):
