@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -25,6 +26,7 @@ from strop.data.transforms import fit_record
 from strop.errors import DataError, StropError
 from strop.images import fit_square, read_square, save_image
 from strop.model.length_head import LengthHeadConfig
+from strop.training.preset import load_preset
 
 FITS = r"fit is 'stretch'\. Choose one of 'squash', 'crop', 'pad'"
 A_DATASET = r"is not a dataset\. Open one with `strop\.data\.open_dataset`"
@@ -39,8 +41,13 @@ MISTAKES = {
     "fit of an image": (lambda m: read_square(record().image, 32, "stretch"), FITS),
     "resize": (lambda m: loader(m, resize="slow"), "resize is 'slow'. Choose one of 'exact'"),
     "resize of a record": (lambda m: fit_record(record(), 32, resize="slow"), "resize is 'slow'"),
-    "size": (lambda m: fit_record(record(), 0), r"size is 0\. Give at least 1"),
+    "size": (lambda m: fit_record(record(), 0), r"size is 0\. Give a whole number, at least 1"),
     "size as text": (lambda m: loader(m, size="32"), r"size is '32'\. Give a whole number"),
+    "a batch size as text": (
+        lambda m: loader(m, batch_size="4"),
+        "batch_size is '4'. Give a whole",
+    ),
+    "workers as text": (lambda m: loader(m, workers="2"), "workers is '2'. Give a whole number"),
     # Datasets.
     "a spec in a loader": (
         lambda m: Loader("photos/", batch_size=1, size=8),
@@ -61,6 +68,14 @@ MISTAKES = {
     "a name to erasure": (lambda m: strop.erasure("photos", m.program), LOAD_IT),
     "an edit": (lambda m: strop.erasure(m.tok, m.program, edit="zap"), "edit is 'zap'. Choose one"),
     "no batch": (lambda m: strop.erasure(m.tok, m.program, batch=0), "batch is 0"),
+    "no batch of fields": (
+        lambda m: m.tok.decode(m.tok.interpret(m.program), batch=0),
+        "batch is 0",
+    ),
+    "a batch of fields as text": (
+        lambda m: m.tok.analyse_field(m.tok.field(m.images), batch="2"),
+        "batch is '2'",
+    ),
     "verify": (lambda m: m.tok.encode(m.images, verify=0.9), r"verify is 0\.9\. Give True"),
     "too few lengths": (
         lambda m: m.tok.encode(m.images, length=[4] * (len(m.images) + 1)),
@@ -192,6 +207,14 @@ def test_types_have_the_same_names_for_loading_and_saving(made, tmp_path):
         assert loaded.precision == "fp16"
         assert loaded.dtype == torch.float32
     assert torch.equal(loaded.generator.queries, made.tok.generator.queries.half().float())
+
+
+def test_numbers_of_numpy_count(made):
+    four = np.int64(4)
+    assert loader(made, batch_size=four, size=four).size == 4
+    assert load_preset("strop-nano", {"training.batch": four}).training.batch == 4
+    pixels = made.tok.decode(made.program, batch=four)
+    assert torch.equal(made.tok.decode(made.program), pixels)
 
 
 def test_fields_of_other_types_are_decoded(made):

@@ -8,6 +8,7 @@ import types
 import typing
 import warnings
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from strop.errors import ConfigError, StropError, did_you_mean
@@ -25,6 +26,7 @@ _LIMITS = {
 }
 
 
+_NUMBERS: dict[Any, Any] = {int: Integral, float: Real}
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -94,13 +96,14 @@ def check_ranges(config: Any, where: str, **default: float) -> None:
 
 
 def in_range(
-    value: int, what: str, least: int, most: int = MOST, error: type[StropError] = ConfigError
+    value: object, what: str, least: int, most: int = MOST, error: type[StropError] = ConfigError
 ) -> int:
-    """`value` if it is from `least` to `most`; otherwise an error that calls it `what`."""
-    if not least <= value <= most:
+    """`value` as a whole number from `least` to `most`; or an error that calls it `what`."""
+    number: int = typed(int, value, what)
+    if not least <= number <= most:
         limit = f"{least:,} to {most:,}" if most < MOST else f"at least {least:,}"
-        raise error(f"{what} is {value!r:.60}.", f"Give {limit}.")
-    return value
+        raise error(f"{what} is {number}.", f"Give a whole number, {limit}.")
+    return number
 
 
 def drop_retired(
@@ -175,7 +178,8 @@ def _plain(value: Any) -> Any:
 
 
 def typed(hint: Any, value: Any, where: str) -> Any:
-    """`value` as `hint`, or a `ConfigError`. An int passes for a float; nothing else converts."""
+    """`value` as `hint`, or a `ConfigError`. An int passes for a float, and numbers of numpy
+    for those of Python; nothing else converts."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         options = typing.get_args(hint)
@@ -198,8 +202,8 @@ def typed(hint: Any, value: Any, where: str) -> Any:
         return from_dict(typing.cast(type[Any], hint), value, where)
     if type(value) is int and abs(value) > MOST:
         raise ConfigError(f"{where} is {value!r:.60}.", f"Numbers are at most {MOST}.")
-    if hint is float and type(value) is int:
-        return float(value)
+    if not isinstance(value, bool) and isinstance(value, _NUMBERS.get(hint, ())):
+        return hint(value)
     if type(value) is not hint:
         raise ConfigError(
             f"{where} is {value!r}.", f"Give {_TYPES.get(hint, f'a {hint.__name__}')}."

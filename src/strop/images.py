@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from strop.config import typed
-from strop.errors import ConfigError, ImageError, expect, parsing
+from strop.config import in_range, typed
+from strop.errors import ImageError, expect, parsing
 from strop.files import PathLike, atomic_path
 
 Fit = Literal["squash", "crop", "pad"]
@@ -355,8 +355,7 @@ def tensor_to_bytes(images: Tensor) -> Tensor:
 def check_square(size: int, fit: Fit) -> None:
     """Refuse a size or a fit that no square has."""
     typed(Fit, fit, "fit")
-    if typed(int, size, "size") < 1:
-        raise ConfigError(f"size is {size}.", "Give at least 1.")
+    in_range(size, "size", 1)
 
 
 def content_box(width: int, height: int, size: int, fit: Fit) -> tuple[int, int, int, int]:

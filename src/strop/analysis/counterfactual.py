@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.config import typed
+from strop.config import in_range, typed
 from strop.errors import ProgramError, expect
-from strop.model.inputs import check_batch
 from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.program import Program
 
@@ -40,7 +39,7 @@ def erasure(
     check_tokenizer(tokenizer)
     expect(program, Program, "a program", ProgramError, "Call erasure(tokenizer, program).")
     typed(Edit, edit, "edit")
-    check_batch(batch)
+    batch = in_range(batch, "batch", 1)
     rows = program.as_batch().to(tokenizer.device)
     grid = tokenizer.config.grid
     maps = torch.zeros(*rows.codes.shape, grid**2, device=rows.codes.device)

@@ -22,6 +22,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from strop.analysis.range_coder import TOTAL, WORD
+from strop.config import in_range
 from strop.errors import FormatError, ModelError, ProgramError, parsing
 from strop.files import PathLike, check_format, format_tag
 from strop.model.checkpoint import find_folder
@@ -108,7 +109,7 @@ class Prior:
     @torch.no_grad()
     def sample(self, count: int, seed: int = 0) -> Program:
         """`count` programs drawn from the prior."""
-        random = torch.Generator().manual_seed(seed)
+        count, random = in_range(count, "count", 1), torch.Generator().manual_seed(seed)
         drawn = torch.multinomial(self.length_frequencies.double(), count, True, generator=random)
         codes = torch.empty(count, 0, dtype=torch.int64)
         for k in range(self.capacity):

@@ -86,11 +86,11 @@ class Loader:
         context: BaseContext | None = None,
     ) -> None:
         check_dataset(dataset)
+        size = in_range(size, "size", 1, MAX_SIZE)
         check_square(size, fit)
         typed(Resize, resize, "resize")
-        in_range(size, "size", 1, MAX_SIZE)
-        in_range(batch_size, "batch_size", 1)
-        in_range(workers, "workers", 0)
+        batch_size = in_range(batch_size, "batch_size", 1)
+        workers = in_range(workers, "workers", 0)
         in_range(world, "world", 1)
         in_range(rank, "rank", 0, world - 1)
         if drop_last and len(dataset) < batch_size * world:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +15,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from strop.config import in_range
 from strop.device import to_device
-from strop.errors import ConfigError, ImageError, expect, parsing
+from strop.errors import ImageError, expect, parsing
 from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 from strop.listing import find_images
 from strop.squares import Source, read_squares, reading_workers
@@ -36,7 +36,7 @@ def square_batches(
 
     On a CPU they go one by one, so that a result never depends on the other images of a batch.
     """
-    check_batch(batch)
+    batch = in_range(batch, "batch", 1)
     batch = 1 if device.type == "cpu" else batch
     images = listed(images)
     if isinstance(images, list | tuple) and images and all(map(_is_file, images)):
@@ -100,12 +100,6 @@ def file_batches(
 
 def _is_file(image: object) -> bool:
     return isinstance(image, str | os.PathLike | bytes)
-
-
-def check_batch(batch: int) -> None:
-    """Refuse a batch without items."""
-    if not isinstance(batch, numbers.Integral) or batch < 1:
-        raise ConfigError(f"batch is {batch!r:.60}.", "Give a whole number, at least 1.")
 
 
 def listed(images: Images) -> Images:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
+from strop.config import in_range
 from strop.device import check_device, exact_products
 from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError, expect
 from strop.files import PathLike
@@ -20,7 +21,7 @@ from strop.identity import Identity, TensorDigests, legacy_fingerprints, of_toke
 from strop.model.decoder import Decoder
 from strop.model.encoding import Encoding, check_finite
 from strop.model.generator import Generator
-from strop.model.inputs import Images, check_batch, listed, names_of, square_batches
+from strop.model.inputs import Images, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter
 from strop.model.length_head import FixedLength, LengthHead, whole_lengths
 from strop.model.length_rule import (
@@ -283,7 +284,7 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
         """Interpret programs as fields `(B, S, d_enc)`, in the teacher's scale."""
-        check_batch(batch)
+        batch = in_range(batch, "batch", 1)
         program, active = self._readable(program)
         codes = program.codes[:, : active.shape[1]]
         parts = [
@@ -317,7 +318,7 @@ class Tokenizer(nn.Module):
         if isinstance(field, Program):
             field = self.interpret(field, batch=batch)
         self._check_field(field)
-        parts = field.to(self.device, torch.float32).split(batch)
+        parts = field.to(self.device, torch.float32).split(in_range(batch, "batch", 1))
         return torch.cat([self._compute(self.engine.decode, part) for part in parts])
 
     @torch.no_grad()
@@ -345,8 +346,8 @@ class Tokenizer(nn.Module):
         """Like `analyse`, from fields `(B, S, d_enc)` in the teacher's scale."""
         self._check_field(field)
         scale = self.config.teacher.scale
-        parts = [self._analyse(part.to(self.device).float() * scale) for part in field.split(batch)]
-        return Encoding.joined(parts)
+        parts = field.split(in_range(batch, "batch", 1))
+        return Encoding.joined([self._analyse(p.to(self.device).float() * scale) for p in parts])
 
     @torch.no_grad()
     def to_program(self, encoding: Encoding) -> Program:

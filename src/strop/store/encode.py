@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from strop.config import in_range
 from strop.errors import StoreError
 from strop.files import PathLike, exclusive
 from strop.identity import digest, of_dataset
@@ -106,8 +107,8 @@ def encode_corpus(
         )
     if engine not in ENGINES:
         raise StoreError(f"There is no engine {engine!r}.", f"Choose one of {', '.join(ENGINES)}.")
-    if slice_size < 1:
-        raise StoreError(f"A slice of {slice_size} images is none.", "Give 1 or more.")
+    slice_size, batch = in_range(slice_size, "slice_size", 1), in_range(batch, "batch", 1)
+    workers = None if workers is None else in_range(workers, "workers", 0)
     _check_target(str(store))
     path = str(store) if version is None else below(str(store), f"{VERSIONS}/{version}")
     corpus = Corpus([data] if isinstance(data, str) else data, keep, prefix)

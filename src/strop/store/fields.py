@@ -13,9 +13,9 @@ from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from strop.config import in_range
 from strop.device import check_device
 from strop.errors import StoreError
-from strop.model.inputs import check_batch
 from strop.model.tokenizer import Tokenizer
 from strop.prefetch import map_ahead
 from strop.store.schema import read_programs
@@ -63,13 +63,10 @@ class Fields(IterableDataset[FieldBatch]):
         drop_last: bool = False,
         workers: int = 2,
     ) -> None:
-        check_batch(batch)
-        if workers < 1:
-            raise StoreError(f"workers is {workers}.", "Give 1 or more.")
         self.store = store
         self.model = _on(store.model, device)
-        self.batch, self.shuffle, self.seed = batch, shuffle, seed
-        self.drop_last, self.workers = drop_last, workers
+        self.batch, self.workers = in_range(batch, "batch", 1), in_range(workers, "workers", 1)
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = 0
         self._rows = len(store)
         self._done = self._resume = 0

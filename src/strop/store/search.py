@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.config import in_range
 from strop.errors import FormatError, StoreError, parsing
 from strop.images import ImageLike, content_box, source_box, to_tensor
 from strop.model.length_rule import LengthRule
@@ -89,8 +89,7 @@ def search(
     codes: str | None = None,
 ) -> Results:
     """See `Store.search`."""
-    if not isinstance(k, numbers.Integral) or isinstance(k, bool) or k < 1:
-        raise StoreError(f"k is {k!r}.", "Give a whole number, 1 or more.")
+    k = in_range(k, "k", 1, error=StoreError)
     if codes is not None and not isinstance(codes, str):
         raise StoreError(f"codes is {codes!r:.60}.", 'Give a text such as "17 and not 903".')
     if region is not None and (isinstance(region, str) or len(region) != 4):
