@@ -8,7 +8,7 @@ import os
 import stat
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Literal
 
@@ -66,21 +66,15 @@ def formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def read_image(source: str | os.PathLike[str] | bytes, name: str = "") -> Tensor:
-    """Decode an image file, or its bytes, to RGB `(3, H, W)` uint8; errors name it `name`.
+def read_image(image: str | os.PathLike[str] | bytes | Image.Image, name: str = "") -> Tensor:
+    """An image file, its bytes or a PIL image of any mode to RGB `(3, H, W)` uint8.
 
-    Orientation tags are applied, transparency is blended over white, 16-bit values are scaled to 8
-    bits, and the first frame of an animation is taken (with a warning).
+    Errors name it `name`. Orientation tags are applied, transparency is blended over white, 16-bit
+    values are scaled to 8 bits, and the first frame of an animation is taken (with a warning).
     """
-    name = name or _name(source)
-    with open_image(source, name) as image:
-        return pil_to_tensor(image, name)
-
-
-def pil_to_tensor(image: Image.Image, name: str = "the image") -> Tensor:
-    """A PIL image of any mode to RGB `(3, H, W)` uint8."""
-    with _decoding(name):  # Pillow decodes lazily: an opened image may still be damaged
-        height, width, window = _decode(image, name)
+    name = name or _name(image)
+    with open_image(image, name) as opened, _decoding(name):
+        height, width, window = _decode(opened, name)
         pixels = torch.empty(3, height, width, dtype=torch.uint8)
         for top, bottom in _chunks(height, width):
             pixels[:, top:bottom] = window(top, bottom, 0, width)
@@ -102,26 +96,17 @@ def read_square_and_size(
 ) -> tuple[Tensor, tuple[int, int]]:
     """What `read_square` returns, with the (width, height) of the upright image."""
     check_square(size, fit)
-    if isinstance(image, str | os.PathLike | bytes):
-        name = name or _name(image)
-        with open_image(image, name) as opened:
-            return _square_of(opened, name, size, fit, draft=True)
-    if isinstance(image, Image.Image):
-        return _square_of(image, name or "the image", size, fit)
-    pixels = to_tensor(image)
-    return fit_square(pixels, size, fit), (pixels.shape[2], pixels.shape[1])
-
-
-def _square_of(
-    image: Image.Image, name: str, size: int, fit: Fit, *, draft: bool = False
-) -> tuple[Tensor, tuple[int, int]]:
-    with _decoding(name):
-        stored = image.size
-        scaled = draft and _scale_while_decoding(image, size, fit)
-        height, width, window = _decode(image, name)
+    if not isinstance(image, str | os.PathLike | bytes | Image.Image):
+        pixels = to_tensor(image)
+        return fit_square(pixels, size, fit), (pixels.shape[2], pixels.shape[1])
+    name = name or _name(image)
+    with open_image(image, name) as opened, _decoding(name):
+        stored = opened.size
+        scaled = opened is not image and _scale_while_decoding(opened, size, fit)
+        height, width, window = _decode(opened, name)
         square = _fit(window, height, width, size, fit)
         if scaled:
-            width, height = stored if (width, height) == image.size else stored[::-1]
+            width, height = stored if (width, height) == opened.size else stored[::-1]
         return square, (width, height)
 
 
@@ -140,25 +125,25 @@ def _scale_while_decoding(image: Image.Image, size: int, fit: Fit) -> bool:
 
 
 @contextmanager
-def open_image(source: str | os.PathLike[str] | bytes, name: str = "") -> Iterator[Image.Image]:
-    """Open an image file, or its bytes, with its size checked and its pixels not yet decoded."""
+def open_image(
+    source: str | os.PathLike[str] | bytes | Image.Image, name: str = ""
+) -> Iterator[Image.Image]:
+    """Open an image with its size checked. Its pixels are decoded later: they may be damaged."""
+    if isinstance(source, Image.Image):
+        _check_size(source, name)
+        yield source
+        return
     name = name or _name(source)
-    with _decoding(name), warnings.catch_warnings():
-        # Pillow warns between one and two times its own limit. Ours is checked below.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        if isinstance(source, bytes):
-            if not source:
+    with ExitStack() as opened:
+        with _decoding(name), warnings.catch_warnings():
+            # Pillow warns between one and two times its own limit. Ours is checked below.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            stream = io.BytesIO(source) if isinstance(source, bytes) else _open_file(source, name)
+            opened.enter_context(stream)
+            if source == b"":
                 raise ImageError(f"{name} is empty (0 bytes).", "Replace the file.")
-            stream: IO[bytes] = io.BytesIO(source)
-        else:
-            stream = _open_file(source, name)
-        try:
-            image = Image.open(stream, formats=formats())
-        except BaseException:
-            stream.close()
-            raise
-    with stream, image:
-        _check_size(image, name)
+            image = opened.enter_context(Image.open(stream, formats=formats()))
+            _check_size(image, name)
         yield image
 
 
@@ -191,7 +176,7 @@ def _open_file(path: str | os.PathLike[str], name: str) -> IO[bytes]:
 
 
 def _name(source: object) -> str:
-    return "the image" if isinstance(source, bytes) else str(source)
+    return str(source) if isinstance(source, str | os.PathLike) else "the image"
 
 
 def _check_size(image: Image.Image, name: str) -> None:
@@ -213,22 +198,15 @@ def _check_size(image: Image.Image, name: str) -> None:
         raise ImageError(f"{name} has no pixels ({width} x {height}).", "Replace the image.")
 
 
-# For each EXIF orientation: the operation that makes the image upright, and whether the upright
-# image has swapped axes, a mirrored horizontal and a mirrored vertical axis in the stored one.
-_UPRIGHT = {
-    2: (Image.Transpose.FLIP_LEFT_RIGHT, False, True, False),
-    3: (Image.Transpose.ROTATE_180, False, True, True),
-    4: (Image.Transpose.FLIP_TOP_BOTTOM, False, False, True),
-    5: (Image.Transpose.TRANSPOSE, True, False, False),
-    6: (Image.Transpose.ROTATE_270, True, False, True),
-    7: (Image.Transpose.TRANSVERSE, True, True, True),
-    8: (Image.Transpose.ROTATE_90, True, True, False),
-}
+# How the stored image differs from the upright one, by EXIF orientation: its axes are swapped, or
+# it is mirrored from left to right, or flipped from top to bottom.
+_TURNS = {2: "m", 3: "mf", 4: "f", 5: "s", 6: "sf", 7: "smf", 8: "sm"}
+_DEEP = {"I", "I;16", "I;16L", "I;16B", "F"}
+"""Modes of greyscale with more than 8 bits."""
 
 
 def _decode(image: Image.Image, name: str) -> tuple[int, int, Window]:
     """Decode `image`: the height and width of the upright image, and a window onto it as RGB."""
-    _check_size(image, name)
     if getattr(image, "n_frames", 1) > 1 and image.format in {"GIF", "WEBP", "PNG"}:
         warnings.warn(
             f"{name} is animated ({image.n_frames} frames); the first frame is used.",  # type: ignore[attr-defined]
@@ -237,32 +215,24 @@ def _decode(image: Image.Image, name: str) -> tuple[int, int, Window]:
     image.load()
     across, down = image.size
     # After loading: Pillow's TIFF reader applies the tag itself and removes it.
-    turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    high, wide = (across, down) if turn and turn[1] else (down, across)
+    turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1), "")
+    white = _white(image, name) if image.mode in _DEEP else 0.0
 
-    def upright(top: int, bottom: int, left: int, right: int) -> Image.Image:
-        if turn is None:
-            box = (left, top, right, bottom)
-            return image if box == (0, 0, across, down) else image.crop(box)
-        operation, swapped, mirrored, flipped = turn
-        if swapped:
+    def window(top: int, bottom: int, left: int, right: int) -> Tensor:
+        if "s" in turn:
             top, bottom, left, right = left, right, top, bottom
-        if mirrored:
+        if "m" in turn:
             left, right = across - right, across - left
-        if flipped:
+        if "f" in turn:
             top, bottom = down - bottom, down - top
-        return image.crop((left, top, right, bottom)).transpose(operation)
+        box = (left, top, right, bottom)
+        part = image if box == (0, 0, across, down) else image.crop(box)
+        pixels = _grey_to_rgb(part, white) if white else _to_rgb(part)
+        if turn:
+            pixels = pixels.flip([axis for mark, axis in (("m", 2), ("f", 1)) if mark in turn])
+        return pixels.transpose(1, 2) if "s" in turn else pixels
 
-    if image.mode not in {"I", "I;16", "I;16L", "I;16B", "F"}:
-        return high, wide, lambda *box: _to_rgb(upright(*box))
-    strips = (np.asarray(upright(a, b, 0, wide)) for a, b in _chunks(high, wide))
-    top_value = _grey_range([(s.dtype, s.min(), s.max()) for s in strips], name)
-
-    def grey(*box: int) -> Tensor:
-        values = np.asarray(upright(*box)).astype(np.float64) * (255 / top_value)
-        return torch.from_numpy(values.round().astype(np.uint8)).expand(3, -1, -1)
-
-    return high, wide, grey
+    return (across, down, window) if "s" in turn else (down, across, window)
 
 
 def _to_rgb(image: Image.Image) -> Tensor:
@@ -273,20 +243,27 @@ def _to_rgb(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
 
 
-def _grey_range(strips: list[tuple[np.dtype, float, float]], name: str) -> float:
+def _grey_to_rgb(image: Image.Image, white: float) -> Tensor:
+    values = np.asarray(image).astype(np.float64) * (255 / white)
+    return torch.from_numpy(values.round().astype(np.uint8)).expand(3, -1, -1)
+
+
+def _white(image: Image.Image, name: str) -> float:
     """The value that stands for white in 16-bit and float greyscale, from the range in use."""
-    kind = strips[0][0]
-    low, high = min(float(s[1]) for s in strips), max(float(s[2]) for s in strips)
-    if not all(np.isfinite(value) for strip in strips for value in strip[1:]):
+    width, height = image.size
+    strips = (np.asarray(image.crop((0, a, width, b))) for a, b in _chunks(height, width))
+    ranges = np.array([(strip.min(), strip.max()) for strip in strips], np.float64)
+    if not np.isfinite(ranges).all():
         raise ImageError(f"{name} holds NaN or infinity.", "Clean it before encoding.")
+    low, high = ranges.min(), ranges.max()
     # Pillow returns 16-bit files as 16- or 32-bit integers, so integers run to 65535.
-    top = 65535.0 if kind.kind in "iu" else 1.0 if high <= 1 else 255.0
-    if low < 0 or high > top:
+    white = 65535.0 if image.mode != "F" else 1.0 if high <= 1 else 255.0
+    if low < 0 or high > white:
         raise ImageError(
-            f"{name} is a {kind} image from {low:.3g} to {high:.3g}.",
+            f"{name} is a greyscale image from {low:.3g} to {high:.3g}.",
             "Floats run to 1 or 255 and integers to 65535; scale it to one of these.",
         )
-    return top
+    return white
 
 
 def _chunks(length: int, other: int) -> Iterator[tuple[int, int]]:
@@ -302,10 +279,8 @@ def to_tensor(image: ImageLike) -> Tensor:
     Tensors are `(3, H, W)`, uint8 in [0, 255] or float in [0, 1]. Arrays are `(H, W, 3)` of the
     same types.
     """
-    if isinstance(image, str | os.PathLike | bytes):
+    if isinstance(image, str | os.PathLike | bytes | Image.Image):
         return read_image(image)
-    if isinstance(image, Image.Image):
-        return pil_to_tensor(image)
     if isinstance(image, np.ndarray):
         if image.ndim != 3 or image.shape[-1] != 3:
             raise ImageError(

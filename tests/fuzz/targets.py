@@ -201,7 +201,7 @@ def shards(folder: Path) -> Feed:
 
     def feed(draw: random.Random) -> bool:
         path.write_bytes(damaged(draw, samples))
-        dataset = ShardDataset([str(path)], classes=3)
+        dataset = ShardDataset(str(path), classes=3)
         for index in range(len(dataset)):
             record = dataset[index]
             assert record.image.shape[0] == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -100,27 +99,24 @@ class ScenesDataset:
         held = torch.zeros(len(scenes), len(self.classes), dtype=torch.bool, device=images.device)
         classes = torch.where(scenes.present, object_classes(scenes, self.by), 0)
         held.scatter_(1, classes, torch.ones_like(classes, dtype=torch.bool))
-        records = []
-        for row, (index, scene) in enumerate(
-            zip(indices, describe(scenes, self.size, self.split), strict=True)
-        ):
-            number = self.start + index
-            scene |= {"image_index": number, "image_filename": image_name(self.split, number)}
-            records.append(
-                Record(
-                    image=images[row],
-                    name=self._name(index),
-                    semantic=semantic[row],
-                    instance=instance[row],
-                    labels=held[row, 1:],
-                    depth=depth[row],
-                    scene=scene,
-                )
+        numbers = [self.start + index for index in indices]
+        return [
+            Record(
+                image=images[row],
+                name=self._name(index),
+                semantic=semantic[row],
+                instance=instance[row],
+                labels=held[row, 1:],
+                depth=depth[row],
+                scene=scene,
             )
-        return records
+            for row, (index, scene) in enumerate(
+                zip(indices, describe(scenes, self.size, self.split, numbers), strict=True)
+            )
+        ]
 
     def _name(self, index: int) -> str:
-        return f"CLEVR_{self.split}_{self.start + index:06d}"
+        return Path(image_name(self.split, self.start + index)).stem
 
     def batches(self, batch_size: int, device: torch.device | str = "cpu") -> Iterator[Tensor]:
         """All images in order, (batch_size, 3, H, W) uint8 on `device`; the last batch is shorter.
@@ -188,7 +184,7 @@ def write_scenes(
 
 
 def _part(folder: Path, kind: str, split: str, number: int, suffix: str = ".png") -> Path:
-    return folder / kind / split / f"CLEVR_{split}_{number:06d}{suffix}"
+    return (folder / kind / split / image_name(split, number)).with_suffix(suffix)
 
 
 def _claim(folder: Path, split: str, settings: dict[str, Any]) -> None:
@@ -234,14 +230,13 @@ def _save(pixels: np.ndarray[Any, Any], path: Path) -> None:
 
 def _collect(folder: Path, split: str, info: dict[str, Any]) -> Path:
     """Collect all descriptions in the folder into one scenes file."""
-    own = re.compile(rf"CLEVR_{re.escape(split)}_(\d+)\.json")
-    found = {
-        int(match[1]): path
-        for path in (folder / "scenes" / split).iterdir()
-        if (match := own.fullmatch(path.name))
+    paths = {
+        int(number): path
+        for path in (folder / "scenes" / split).glob("*.json")
+        if (number := path.stem.rpartition("_")[2]).isdecimal()
     }
     scenes = []
-    for _, path in sorted(found.items()):
+    for _, path in sorted(paths.items()):
         again = "Remove it; its scene is then rendered again."
         with parsing(DataError, f"{path} is not valid JSON", again):
             scenes.append(json.loads(path.read_text(encoding="utf-8")))

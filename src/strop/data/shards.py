@@ -12,7 +12,6 @@ import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,20 +30,44 @@ Members = dict[str, tuple[int, int]]
 """The offset and size of each member of a record, by extension."""
 
 
+Member = tuple[bytes, str]
+"""The content of a member, and the name that errors give it."""
+
+
 class ShardEntry(NamedTuple):
-    """The members of one record, and the path of its shard."""
+    """One record: the path of its shard, its key, its members and the extension of its image."""
 
     shard: str
     key: str
     members: Members
+    image: str
 
+    @property
+    def name(self) -> str:
+        """The name of the record."""
+        return f"{Path(self.shard).stem}/{self.key}"
 
-def shards(path: str, classes: int = 0) -> ShardDataset:
-    """The records of the tars that `path` names: a glob, one tar, or a folder of tars.
+    def read(self, extension: str) -> Member:
+        """A member, by its extension."""
+        offset, size = self.members[extension]
+        name = f"{self.shard}/{self.key}.{extension}"
+        if size > MAX_FILE_BYTES:
+            raise DataError(
+                f"{name} has {size:,} bytes, more than the limit of {MAX_FILE_BYTES:,}.",
+                "Store smaller members.",
+            )
+        content = read_range(self.shard, offset, size)
+        if len(content) != size:
+            raise DataError(
+                f"{name} ends after {len(content)} of {size} bytes.",
+                "The shard is truncated; download it again.",
+            )
+        return content, name
 
-    `classes` is the number of classes of the `.cls` members, which are ignored without it.
-    """
-    return ShardDataset(find_files(path, ".tar", "shards"), classes)
+    def find(self, *extensions: str) -> Member | None:
+        """The first of these members that the record has."""
+        found = next((each for each in extensions if each in self.members), None)
+        return None if found is None else self.read(found)
 
 
 def index_shard(path: str) -> tuple[list[tuple[str, Members]], str | None]:
@@ -104,35 +127,40 @@ class _AnyColumn(dict[str, Any]):
 
 
 class ShardDataset:
-    """Random access to the records of tar shards, without unpacking them."""
+    """Random access to the records of tar shards, without unpacking them.
+
+    `path` is a glob, one tar, or a folder of tars. `classes` is the number of classes of the `.cls`
+    members, which are ignored without it.
+    """
 
     columns = _AnyColumn()
 
-    def __init__(self, paths: list[str], classes: int = 0) -> None:
-        self.name = Path(paths[0]).parent.name
+    def __init__(self, path: str, classes: int = 0) -> None:
+        self._paths = find_files(path, ".tar", "shards")
+        self.name = Path(self._paths[0]).parent.name
         self.classes: tuple[str, ...] = ()
         self.label_names = tuple(str(i) for i in range(classes))
-        self._paths = paths
         # A shard does not name its classes, so every id is allowed in a mask.
         self._table = identity_table(VOID + 1)
         self._entries: list[ShardEntry] = []
         problems = []
-        for path in paths:
+        for shard in self._paths:
             try:
-                groups, problem = index_shard(path)
+                groups, problem = index_shard(shard)
             except DataError as error:
-                if len(paths) == 1:
+                if len(self._paths) == 1:
                     raise
                 groups, problem = [], str(error)
             if problem is not None:
                 problems.append(problem)
-            self._entries += [
-                ShardEntry(path, key, members) for key, members in groups if _image_of(members)
-            ]
+            for key, members in groups:
+                image = next((each for each in members if f".{each}" in SUFFIXES), None)
+                if image is not None:
+                    self._entries.append(ShardEntry(shard, key, members, image))
         self.problems = tuple(problems)
         if not self._entries:
             raise DataError(
-                f"The shards at {Path(paths[0]).parent} hold no images. {' '.join(problems)}",
+                f"The shards at {Path(shard).parent} hold no images. {' '.join(problems)}",
                 "Expected members such as 000001.jpg, 000001.mask.png, 000001.json.",
             )
 
@@ -141,15 +169,12 @@ class ShardDataset:
 
     def __getitem__(self, index: int) -> Record:
         entry = self._entries[index]
-        part = partial(self._member, entry)
-        image = part(_image_of(entry.members))
-        assert image is not None
-        mask = part(next((extension for extension in _MASKS if extension in entry.members), ""))
-        parts = read_parts(image, mask, part("instance.png"), part("depth.png"), table=self._table)
-        label = part("cls") if self.label_names else None
-        scene = part("json")
+        masks = entry.find(*_MASKS), entry.find("instance.png"), entry.find("depth.png")
+        parts = read_parts(entry.read(entry.image), *masks, table=self._table)
+        label = entry.find("cls") if self.label_names else None
+        scene = entry.find("json")
         return Record(
-            name=self._name(entry),
+            name=entry.name,
             labels=None if label is None else _one_label(*label, len(self.label_names)),
             scene=None if scene is None else _scene(*scene),
             **parts,
@@ -157,61 +182,35 @@ class ShardDataset:
 
     def names(self) -> list[str]:
         """The name of each record."""
-        return [self._name(entry) for entry in self._entries]
+        return [entry.name for entry in self._entries]
 
     def raw(self, indices: Sequence[int], columns: Sequence[str] = ()) -> list[Raw]:
         """The bytes of the images, with the text of other members.
 
         A column is the extension of a member, such as `txt`, or a field of the member `json`.
         """
-        return [self._raw(self._entries[index], columns) for index in indices]
+        entries = [self._entries[index] for index in indices]
+        return [(entry.read(entry.image)[0], _values(entry, columns)) for entry in entries]
 
     def sources(self) -> Iterator[Path]:
         """The shards."""
         return map(Path, self._paths)
 
-    def _name(self, entry: ShardEntry) -> str:
-        return f"{Path(entry.shard).stem}/{entry.key}"
 
-    def _raw(self, entry: ShardEntry, columns: Sequence[str]) -> Raw:
-        about: dict[str, Any] = {}
-        if columns and (described := self._member(entry, "json")):
-            with suppress(ValueError, RecursionError):
-                content = json.loads(described[0])
-                about = content if isinstance(content, dict) else {}
-        values: dict[str, Any] = {}
-        for column in columns:
-            value = about.get(column)
-            if member := self._member(entry, column):
-                value = member[0].decode(errors="replace")
-            values[column] = value if value is None or isinstance(value, str) else json.dumps(value)
-        image = self._member(entry, _image_of(entry.members))
-        assert image is not None
-        return image[0], values
-
-    def _member(self, entry: ShardEntry, extension: str) -> tuple[bytes, str] | None:
-        """The bytes of a member of a record, and the name that errors give it."""
-        if extension not in entry.members:
-            return None
-        offset, size = entry.members[extension]
-        name = f"{entry.shard}/{entry.key}.{extension}"
-        if size > MAX_FILE_BYTES:
-            raise DataError(
-                f"{name} has {size:,} bytes, more than the limit of {MAX_FILE_BYTES:,}.",
-                "Store smaller members.",
-            )
-        content = read_range(entry.shard, offset, size)
-        if len(content) != size:
-            raise DataError(
-                f"{name} ends after {len(content)} of {size} bytes.",
-                "The shard is truncated; download it again.",
-            )
-        return content, name
-
-
-def _image_of(members: Members) -> str:
-    """The extension of the record's image, "" if there is none."""
-    return next((e for e in members if f".{e}" in SUFFIXES), "")
+def _values(entry: ShardEntry, columns: Sequence[str]) -> dict[str, Any]:
+    """Columns of a record as text, None where it has none."""
+    about: dict[str, Any] = {}
+    if columns and (described := entry.find("json")):
+        with suppress(ValueError, RecursionError):
+            content = json.loads(described[0])
+            about = content if isinstance(content, dict) else {}
+    values: dict[str, Any] = {}
+    for column in columns:
+        value = about.get(column)
+        if member := entry.find(column):
+            value = member[0].decode(errors="replace")
+        values[column] = value if value is None or isinstance(value, str) else json.dumps(value)
+    return values
 
 
 def _one_label(content: bytes, name: str, classes: int) -> torch.Tensor:

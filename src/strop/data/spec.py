@@ -19,7 +19,7 @@ from strop.data.nyuv2 import nyuv2
 from strop.data.packed import PackedDataset
 from strop.data.record import Dataset, check_dataset
 from strop.data.rendered import scenes
-from strop.data.shards import shards
+from strop.data.shards import ShardDataset
 from strop.data.subset import subset
 from strop.data.tables import HuggingFaceTable, LanceTable, ParquetDataset
 from strop.errors import DataError, did_you_mean, parsing
@@ -40,7 +40,7 @@ KINDS: dict[str, Callable[..., Dataset]] = {
     "packed": PackedDataset,
     "parquet": ParquetDataset,
     "scenes": scenes,
-    "shards": shards,
+    "shards": ShardDataset,
     "voc": voc,
 }
 """What opens each kind of dataset. Its parameters, but for `path`, are those of the spec."""

@@ -21,19 +21,22 @@ FIELDS = {
 
 
 def describe(
-    scenes: Scenes, size: int | tuple[int, int] = 128, split: str = "new", first: int = 0
+    scenes: Scenes,
+    size: int | tuple[int, int] = 128,
+    split: str = "new",
+    numbers: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Each scene in CLEVR's JSON, with pixel coordinates for images of `size`.
 
-    `first` is the image index of the first scene. In addition to CLEVR's fields, `camera` and
-    `lights` hold positions, so that the description is complete.
+    `numbers` are the indices of the images, by default 0, 1, ... In addition to CLEVR's fields,
+    `camera` and `lights` hold positions, so that the description is complete.
     """
     height, width = (size, size) if isinstance(size, int) else size
     scenes = scenes.to("cpu", torch.float64)
     pixels = cameras.project(scenes.camera, scenes.centre, height, width)
     directions = cameras.ground_directions()
     described = []
-    for row in range(len(scenes)):
+    for row, number in enumerate(range(len(scenes)) if numbers is None else numbers):
         objects = []
         for slot in torch.nonzero(scenes.present[row]).squeeze(-1).tolist():
             column, line, depth = pixels[row, slot].tolist()
@@ -47,8 +50,8 @@ def describe(
         described.append(
             {
                 "split": split,
-                "image_index": first + row,
-                "image_filename": image_name(split, first + row),
+                "image_index": number,
+                "image_filename": image_name(split, number),
                 "objects": objects,
                 "directions": {name: list(way) for name, way in directions.items()},
                 "relationships": relationships([o["3d_coords"] for o in objects], directions),

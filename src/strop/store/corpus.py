@@ -17,7 +17,7 @@ from torch import Tensor
 from strop.data.filelist import FileDataset, Files
 from strop.data.record import Dataset
 from strop.data.remote import RemoteFiles
-from strop.data.shards import shards
+from strop.data.shards import ShardDataset
 from strop.data.spec import KINDS, open_dataset
 from strop.data.tables import HuggingFaceTable, LanceTable, ParquetDataset
 from strop.errors import DataError, StropError, did_you_mean
@@ -152,7 +152,11 @@ def _open_all(data: Sequence[str]) -> list[tuple[str, Dataset]]:
 def _open_one(text: str) -> Dataset | None:
     """The dataset that `text` names; None if it is a file or a glob of image files."""
     suffix = Path(text.rstrip("/")).suffix.lower()
-    by_suffix: dict[str, Any] = {".tar": shards, ".parquet": ParquetDataset, ".lance": LanceTable}
+    by_suffix: dict[str, Any] = {
+        ".tar": ShardDataset,
+        ".parquet": ParquetDataset,
+        ".lance": LanceTable,
+    }
     if "://" in text and text.partition(":")[0] not in KINDS:
         if text.startswith("file://"):
             return _open_one(text.removeprefix("file://")) or open_dataset(text[7:])
