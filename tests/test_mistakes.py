@@ -86,6 +86,23 @@ MISTAKES = {
         lambda m: strop.encode_corpus(str(m.folder), m.folder / "a.parquet"),
         "a store is a folder",
     ),
+    "images as a corpus": (
+        lambda m: strop.encode_corpus(m.images, m.folder / "a.lance"),
+        "A Tensor is not the name of data",
+    ),
+    "a dataset as a corpus": (
+        lambda m: strop.encode_corpus(open_dataset(m.folder), m.folder / "a.lance"),
+        "A FileDataset is not the name of data",
+    ),
+    "a name as the model of a corpus": (
+        lambda m: strop.encode_corpus(m.folder, m.folder / "a.lance", tokenizer="photos"),
+        LOAD_IT,
+    ),
+    "a model without a name": (
+        lambda m: strop.encode_corpus(m.folder, m.folder / "a.lance", tokenizer=m.tok),
+        r"The tokenizer has no name\. Give model=",
+    ),
+    "a store as a file": (lambda m: strop.Program.load("a.lance"), r"strop\.open_store"),
     "a name to evaluate_model": (lambda m: evaluate_model("photos", "scenes:?n=4"), LOAD_IT),
     "a name to evaluate": (lambda m: evaluate("photos", ["scenes:?n=4"], m.folder), LOAD_IT),
     "a name to a study": (lambda m: run_study("photos", "frame", "scenes:", m.folder), LOAD_IT),

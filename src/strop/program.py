@@ -547,7 +547,8 @@ def _suffix(path: PathLike) -> str:
     if suffix not in SUFFIXES:
         raise FormatError(
             f"{path} is not a file of programs.",
-            f"Files of programs end in {' or '.join(SUFFIXES)}.",
+            f"Files of programs end in {' or '.join(SUFFIXES)}. Open a store with "
+            "`strop.open_store`, or write it to such a file with `strop store export`.",
         )
     return suffix
 

@@ -76,6 +76,7 @@ MISTAKES = [
         "encode photos -o programs.csv",
         "programs.csv has an unsupported suffix. Name it .parquet or .jsonl",
     ),
+    ("decode tars -o out", "write it to such a file with `strop store export`"),
     ("encode photos -o empty/../tars", "is not a store. Name a file ending in .parquet or .jsonl"),
     ("interpret programs.jsonl -o f.npy", "Name it .safetensors."),
     ("encode photos -o locked/programs.parquet", "locked is not writable."),

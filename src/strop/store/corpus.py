@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from strop.data.remote import RemoteFiles
 from strop.data.shards import ShardDataset
 from strop.data.spec import KINDS, open_dataset
 from strop.data.tables import HuggingFaceTable, LanceTable, ParquetDataset
-from strop.errors import DataError, StropError, did_you_mean
+from strop.errors import DataError, StropError, did_you_mean, expect
+from strop.files import PathLike
 from strop.images import SUFFIXES
 from strop.listing import expand, find_images
 from strop.store.schema import key_hashes
@@ -54,9 +55,11 @@ class Corpus:
     prefix  put before each key
     """
 
-    def __init__(self, data: Sequence[str], keep: Sequence[str] = (), prefix: str = "") -> None:
+    def __init__(
+        self, data: PathLike | Iterable[PathLike], keep: Sequence[str] = (), prefix: str = ""
+    ) -> None:
         self.sources = _open_all(data)
-        self.keep = tuple(dict.fromkeys(keep))
+        self.keep = tuple(dict.fromkeys([keep] if isinstance(keep, str) else keep))
         self._starts = np.cumsum([0, *(len(dataset) for _, dataset in self.sources)])
         if not len(self):
             raise DataError("The data holds no image.", "Name data that holds some.")
@@ -124,7 +127,7 @@ class Corpus:
         return types.pop()
 
 
-def _open_all(data: Sequence[str]) -> list[tuple[str, Dataset]]:
+def _open_all(data: PathLike | Iterable[PathLike]) -> list[tuple[str, Dataset]]:
     """The datasets that `data` names, with the text that a store has as their source."""
     opened: list[tuple[str, Dataset]] = []
     files: list[str] = []  # single files that follow each other are one dataset
@@ -136,7 +139,10 @@ def _open_all(data: Sequence[str]) -> list[tuple[str, Dataset]]:
             opened.append((root, _Paths(name=root, root=Path(), items=items)))
             files.clear()
 
-    for text in data:
+    for each in [data] if isinstance(data, str) or not isinstance(data, Iterable) else data:
+        remedy = "Give files, folders or specs. `Tokenizer.encode` takes images and datasets."
+        expect(each, str | os.PathLike, "the name of data", DataError, remedy)
+        text = os.fspath(each)
         if not text.strip():
             find_images([text])  # refuses it
         dataset = _open_one(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from strop.files import PathLike, exclusive
 from strop.identity import digest, of_dataset
 from strop.model.checkpoint import list_models, load
 from strop.model.length_rule import LengthRule
-from strop.model.tokenizer import Tokenizer
+from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.parts import Parts, kept_parts
 from strop.program import SUFFIXES, Program
 from strop.progress import Progress, no_progress
@@ -64,10 +64,10 @@ class Report:
 
 
 def encode_corpus(
-    data: str | Sequence[str],
+    data: PathLike | Iterable[PathLike],
     store: PathLike,
     *,
-    model: str = "photos",
+    model: str | None = None,
     tokenizer: Tokenizer | None = None,
     device: str | None = None,
     engine: Engine = "local",
@@ -87,8 +87,8 @@ def encode_corpus(
     """Encode the images of `data` that the store does not have yet.
 
     data        one or several inputs; see `strop.store.corpus.Corpus`
-    model       name, folder or hub id; recorded in the store
-    tokenizer   the model, if it is loaded already
+    model       name, folder or hub id; recorded in the store. By default `photos`
+    tokenizer   the model, if it is loaded already; give its name as `model`
     engine      "local" for this machine, "ray" for the machines of a cluster at `address`
     workers     processes of the local engine
     keep        columns of the data that the store keeps
@@ -111,7 +111,12 @@ def encode_corpus(
     workers = None if workers is None else in_range(workers, "workers", 0)
     _check_target(str(store))
     path = str(store) if version is None else below(str(store), f"{VERSIONS}/{version}")
-    corpus = Corpus([data] if isinstance(data, str) else data, keep, prefix)
+    corpus = Corpus(data, keep, prefix)
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
+        if model is None:  # who opens the store loads the model by its name
+            raise StoreError("The tokenizer has no name.", "Give model=, its name or folder.")
+    model = model or "photos"
     if tokenizer is None:
         tokenizer = load(model, device="cpu" if engine == "ray" else device)
     model = _portable(model)

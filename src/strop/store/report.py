@@ -92,7 +92,8 @@ def export(store: Store, path: PathLike, progress: Progress = no_progress) -> in
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise StoreError(
-            f"{Path(path).name} is not a file for programs.", f"Name it {' or '.join(SUFFIXES)}."
+            f"{Path(path).name} is not a file for programs.",
+            f"Name it {' or '.join(SUFFIXES)}, or .strop with --entropy-coded.",
         )
     if not len(store):
         raise StoreError(f"The store {store.path} has no programs.", "Encode some images.")

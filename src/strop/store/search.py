@@ -85,7 +85,7 @@ def search(
     k: int = 20,
     region: Box | None = None,
     like: str | None = None,
-    without: Sequence[int] = (),
+    without: int | Sequence[int] = (),
     codes: str | None = None,
 ) -> Results:
     """See `Store.search`."""
@@ -109,7 +109,7 @@ def search(
     index = _index(store)
     own = None if like is None else store.row_of(like)
     program, size = _encoded(store, query) if own is None else (store.programs([own]), (0, 0))
-    for position in without:
+    for position in [without] if isinstance(without, int) else without:
         program = _erased(program, position)
     field = store.model.interpret(program)
     window = None if region is None else _window(region, size, store.model)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strop.errors import FormatError, StoreError, StropError, parsing
+from strop.errors import FormatError, StoreError, StropError, expect, parsing
 from strop.files import PathLike
 from strop.listing import expand
 from strop.model.checkpoint import load
@@ -294,7 +294,7 @@ class Store:
         k: int = 20,
         region: Box | None = None,
         like: str | None = None,
-        without: Sequence[int] = (),
+        without: int | Sequence[int] = (),
         codes: str | None = None,
     ) -> Results:
         """The `k` images that are most similar to a query.
@@ -312,6 +312,7 @@ class Store:
 
     def row_of(self, key: str) -> int:
         """The row of a key."""
+        expect(key, str, "a key", StoreError, "Give the name of an image, as in `store.keys`.")
         start = 0
         for batch in self.batches(["key"]):
             place = pc.index(batch["key"], key).as_py()
