@@ -70,10 +70,6 @@ class Solids(NamedTuple):
         """(B, O) to (B, O, 1), to broadcast against rays."""
         return Solids(*(value.unsqueeze(-1) for value in self))
 
-    def column(self, index: int) -> Solids:
-        """Object `index` of every scene: (B, O) to (B, 1)."""
-        return Solids(*(value[:, index : index + 1] for value in self))
-
 
 def solids(scenes: Scenes) -> Solids:
     """The objects of `scenes` for intersection, each part (B, O)."""
@@ -84,22 +80,14 @@ def solids(scenes: Scenes) -> Solids:
         y=scenes.position[..., 1].contiguous(),
         z=radius,
         scale=1.0 / radius,
-        cos=torch.cos(scenes.angle),
-        sin=torch.sin(scenes.angle),
+        cos=torch.cos(scenes.rotation),
+        sin=torch.sin(scenes.rotation),
         cube=cube,
         sphere=sphere,
         present=scenes.present,
         bound=radius * _by_shape(_BOUND, cube, sphere),
         bevel=_by_shape(BEVEL, cube, sphere).to(radius.dtype),
     )
-
-
-def shape_codes(solid: Solids) -> list[int]:
-    """The shapes of a single scene's objects, on the host."""
-    flags = zip(solid.cube[0].tolist(), solid.sphere[0].tolist(), strict=True)
-    return [
-        words.CUBE if cube else words.SPHERE if sphere else words.CYLINDER for cube, sphere in flags
-    ]
 
 
 def _by_shape(table: dict[int, float], cube: Tensor, sphere: Tensor) -> Tensor:
@@ -136,34 +124,15 @@ def interval(solid: Solids, origin: Vector, direction: Vector) -> tuple[Tensor, 
     """
     start, way = to_local(solid, origin), rotate_in(solid, direction)
     enter_round, leave_round = _round(start, way, solid.sphere.to(way[0].dtype))
-    enter_flat, leave_flat = _both(_slab(start[0], way[0]), _slab(start[1], way[1]))
-    enter = torch.where(solid.cube, enter_flat, enter_round)
-    leave = torch.where(solid.cube, leave_flat, leave_round)
-    enter_z, leave_z = _slab(start[2], way[2])
+    (enter_x, leave_x), (enter_y, leave_y), (enter_z, leave_z) = map(_slab, start, way)
+    enter = torch.where(solid.cube, torch.maximum(enter_x, enter_y), enter_round)
+    leave = torch.where(solid.cube, torch.minimum(leave_x, leave_y), leave_round)
     enter = torch.where(solid.sphere, enter, torch.maximum(enter, enter_z))
     leave = torch.where(solid.sphere, leave, torch.minimum(leave, leave_z))
     return enter, leave
 
 
-def interval_of(
-    shape: int, solid: Solids, origin: Vector, direction: Vector
-) -> tuple[Tensor, Tensor]:
-    """`interval` for objects that are all of one shape, an index into `vocabulary.SHAPES`."""
-    start, way = to_local(solid, origin), rotate_in(solid, direction)
-    if shape == words.SPHERE:
-        return _round(start, way, 1.0)
-    level = _slab(start[2], way[2])
-    if shape == words.CYLINDER:
-        return _both(_round(start, way, 0.0), level)
-    return _both(_both(_slab(start[0], way[0]), _slab(start[1], way[1])), level)
-
-
-def _both(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The intersection of two intervals."""
-    return torch.maximum(a[0], b[0]), torch.minimum(a[1], b[1])
-
-
-def _round(start: Vector, way: Vector, weight: Tensor | float) -> tuple[Tensor, Tensor]:
+def _round(start: Vector, way: Vector, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The interval of a ray in x² + y² + weight z² <= 1; weight 1 for spheres, 0 for cylinders."""
     (ox, oy, oz), (dx, dy, dz) = start, way
     upward = weight * dz

@@ -23,7 +23,8 @@ class Scenes:
     material  (B, O) int64, index into `vocabulary.MATERIALS`
     color     (B, O) int64, index into `vocabulary.COLORS`
     position  (B, O, 2) float, x and y of the centre in metres; objects stand on the ground
-    rotation  (B, O) float, the number in CLEVR's `rotation`; see `angle`
+    rotation  (B, O) float, about the vertical, in radians, as Blender took it. It is the number in
+              CLEVR's `rotation`, whose generator meant degrees
     present   (B, O) bool
     camera    (B, 3) float, position of the camera
     lights    (B, 3, 3) float, positions of the key, fill and back light
@@ -65,15 +66,6 @@ class Scenes:
     def centre(self) -> Tensor:
         """(B, O, 3) centre of each object."""
         return torch.cat([self.position, self.radius.unsqueeze(-1)], dim=-1)
-
-    @property
-    def angle(self) -> Tensor:
-        """(B, O) rotation about the vertical, in radians.
-
-        CLEVR's generator writes degrees and passes the same number to Blender, which expects
-        radians. These images follow CLEVR's images.
-        """
-        return self.rotation
 
     def parts(self) -> list[Tensor]:
         """All tensors, in the order of the fields."""

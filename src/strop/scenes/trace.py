@@ -15,11 +15,10 @@ from strop.scenes.camera import basis
 from strop.scenes.geometry import (
     Solids,
     Vector,
+    dot,
     each,
     interval,
-    interval_of,
     round_edges,
-    shape_codes,
     vector,
 )
 from strop.scenes.shading import Lights
@@ -151,37 +150,42 @@ def visible_sparse(
 
     `facing` is the normal of the points and `place` the positions of the samples on the lights,
     (S, N) each. The result is arbitrary for points that face away from a light, where it has no
-    effect. The batch must be a single scene. Returns (1, L, N).
+    effect. Returns (B, L, N).
     """
-    px, py, pz = (part[0] for part in point)
-    free = torch.ones(lamp.power[0].shape[1], *place[0].shape, device=px.device, dtype=px.dtype)
-    present = torch.nonzero(solid.present[0]).squeeze(-1).tolist()
-    offsets = [(solid.x[0, k] - px, solid.y[0, k] - py, solid.z[0, k] - pz) for k in present]
-    shapes = shape_codes(solid)
-    squares = [x * x + y * y + z * z for x, y, z in offsets]
-    for light in range(free.shape[0]):
-        lx, ly, lz = (part[0, light] for part in lamp.position)
-        wx, wy, wz = lx - px, ly - py, lz - pz
-        lit = wx * facing[0][0] + wy * facing[1][0] + wz * facing[2][0] > 0.0
-        length = wx * wx + wy * wy + wz * wz
-        inverse = 1.0 / length
+    start = each(lambda part: part[:, None], point)
+    offset = each(lambda part, begin: part[:, :, None] - begin, solid[:3], start)
+    square = dot(offset, offset)
+    index = torch.arange(solid.x.shape[1], device=own.device)[:, None]
+    other = (own[:, None] != index) & solid.present[:, :, None]
+
+    def seen(light: int) -> Tensor:
+        centre, across, up = (
+            each(lambda part: part[:, light, None], vectors)
+            for vectors in (lamp.position, lamp.across, lamp.up)
+        )
+        way = each(torch.sub, centre, point)
+        length = dot(way, way)[:, None]
+        along = dot(offset, each(lambda part: part[:, None], way))
+        share = (along / length).clamp(0.0, 1.0)
         # All samples are within half the diagonal of the centre of the light.
-        edges = [part[0, light] ** 2 for part in (*lamp.across, *lamp.up)]
-        spread = 0.5 * torch.stack(edges).sum().sqrt()
-        for index, (ox, oy, oz), square in zip(present, offsets, squares, strict=True):
-            dot = ox * wx + oy * wy + oz * wz
-            along = (dot * inverse).clamp(0.0, 1.0)
-            near = square - along * (2.0 * dot - along * length)
-            maybe = (near < (solid.bound[0, index] + spread) ** 2) & lit & (own[0] != index)
-            row = torch.nonzero(maybe).squeeze(-1)
-            start = (px[row], py[row], pz[row])
-            side, rise = place[0][:, row], place[1][:, row]
-            rx, ry, rz = (
-                part[row] + lamp.across[k][0, light] * side + lamp.up[k][0, light] * rise
-                for k, part in enumerate((wx, wy, wz))
-            )
-            one = solid.column(index)
-            enter, leave = interval_of(shapes[index], one, start, (rx, ry, rz))
-            hit = (enter < leave) & (leave > _START) & (enter < 1.0)
-            free[light, :, row] = torch.where(hit, 0.0, free[light, :, row])
-    return free.mean(dim=1)[None]
+        reach = solid.bound + 0.5 * torch.sqrt(dot(across, across) + dot(up, up))
+        near = square - share * (2.0 * along - share * length) < reach[:, :, None] ** 2
+        lit = dot(way, facing)[:, None] > 0.0
+        row, which, ray = (near & lit & other).nonzero(as_tuple=True)
+        samples = each(
+            lambda part, side, rise: (
+                part[row, ray] + side[row, 0] * place[0][:, ray] + rise[row, 0] * place[1][:, ray]
+            ),
+            way,
+            across,
+            up,
+        )
+        origin = each(lambda part: part[row, ray], point)
+        enter, leave = interval(solid.take(row * len(index) + which), origin, samples)
+        hit = (enter < leave) & (leave > _START) & (enter < 1.0)
+        sample, pair = hit.nonzero(as_tuple=True)
+        free = torch.ones(len(own), *place[0].shape, device=own.device)
+        free[row[pair], sample, ray[pair]] = 0.0
+        return free.mean(dim=1)
+
+    return torch.stack([seen(light) for light in range(lamp.power[0].shape[1])], dim=1)
