@@ -231,7 +231,9 @@ def make_loader(preset: Preset, setting: Setting, where: torch.device) -> FieldL
         images = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, device=where)
         name = model.teacher.name
         teacher = load_teacher(name if ":" in name else f"random:{name}").to(where)
-        function = compiled_teacher(teacher, where.type == "cuda" and training.compile != "off")
+        function = compiled_teacher(
+            teacher, where.type == "cuda" and training.compile != "off", size
+        )
         return ResidentImages(images, function, training)
     shape = (count, 2, model.grid**2, model.teacher.width)
     fields = torch.randn(shape, device=where, dtype=torch.bfloat16)

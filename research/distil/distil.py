@@ -236,7 +236,7 @@ class Trainer:
         self.first = networks[0]
         if config.inherit:
             check_inheritance(self.student, self.first)
-        self.networks = [compiled_teacher(each, self.compiled) for each in networks]
+        self.networks = [compiled_teacher(each, self.compiled, *config.sizes) for each in networks]
         self.targets = self._measure_targets([Path(name).name for name in weights])
         self.cache: ViewCache | None = None
         self.weights = torch.tensor(

@@ -443,7 +443,9 @@ class Tokenizer(nn.Module):
                 stacklevel=2,
             )
             return
-        _ = self.teacher  # loading it cannot be compiled
+        # Loading the teacher cannot be compiled, and it keeps what depends on the size alone.
+        side = self.config.image_size
+        self.teacher(torch.zeros(1, 3, side, side, dtype=torch.uint8, device=self.device))
         if args or options:
             super().compile(*args, **options)
         if on_gpu:

@@ -153,10 +153,11 @@ class ViT(nn.Module):
     def _positions(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         """Prefix tokens `(1, P, d)`, and either learned positions of patches `(1, S, d)` or the
         rotation of all tokens `(2, P + S, 1, 1, d_head / 2)`. Those of the first sizes are kept for
-        good: a CUDA graph reads them where they are."""
-        if torch.compiler.is_dynamo_compiling():
-            return self._compute_positions(rows, columns)
+        good: a CUDA graph reads them where they are. Compiled code should find them here, because
+        it would otherwise compute the angles again for every image, head and layer."""
         known = self._known.get((rows, columns))
+        if known is None and torch.compiler.is_dynamo_compiling():
+            return self._compute_positions(rows, columns)
         if known is None:
             # Kept tensors must be usable in a backward pass.
             with torch.inference_mode(False), torch.no_grad():
@@ -236,11 +237,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         """The stream `(B, T, d)` after the layer; `rotation` is `(2, T, 1, 1, d_head / 2)`."""
         parts = self.qkv(self.norm1(x)).unflatten(-1, (3, self.config.num_attention_heads, -1))
-        query_key, value = parts.split((2, 1), dim=2)
-        if rotation is not None:
-            query_key = _rotate(query_key, *rotation.unbind())
-        query, key = query_key.transpose(1, 3).unbind(2)
-        heads = F.scaled_dot_product_attention(query, key, value.squeeze(2).transpose(1, 2))
+        query, key, value = _query_key_value(parts, rotation)
+        heads = F.scaled_dot_product_attention(query, key, value)
         x = _add(x, self.out(heads.transpose(1, 2).flatten(2)), self.scale1)
         activation = ACTIVATIONS[self.config.activation]
         inner = self.up(self.norm2(x))
@@ -288,6 +286,17 @@ class Layer(nn.Module):
 
 def _named(prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((f"{prefix}.{name}", weight) for name, weight in module.named_parameters())
+
+
+def _query_key_value(parts: Tensor, rotation: Tensor | None) -> tuple[Tensor, ...]:
+    """`(B, T, 3, heads, d_head)` to three of `(B, heads, T, d_head)`, the first two rotated."""
+    if rotation is None:
+        return parts.transpose(1, 3).unbind(2)
+    query_key, value = parts.split((2, 1), dim=2)
+    rotated = _rotate(query_key, *rotation.unbind())
+    heads = *rotated.transpose(1, 3).unbind(2), value.squeeze(2).transpose(1, 2)
+    # On a GPU they are written once as attention reads them; it would copy each otherwise.
+    return torch.stack(heads).unbind() if parts.is_cuda else heads
 
 
 def _rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

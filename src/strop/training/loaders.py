@@ -178,9 +178,13 @@ def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:
     return order[held_out:].sort().values, order[:held_out].sort().values
 
 
-def compiled_teacher(teacher: Teacher, compiled: bool) -> Callable[..., Tensor]:
-    """The teacher as a function, optionally compiled."""
-    return torch.compile(teacher, dynamic=False) if compiled else teacher
+def compiled_teacher(teacher: Teacher, compiled: bool, *sizes: int) -> Callable[..., Tensor]:
+    """The teacher as a function, optionally compiled, of images with these sides."""
+    if not compiled:
+        return teacher
+    for size in sizes:  # it keeps what depends on the size alone
+        teacher(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=teacher.mean.device))
+    return torch.compile(teacher, dynamic=False)
 
 
 def check_images(images: int, batch: int) -> None:

@@ -128,7 +128,11 @@ def open_data(
     else:
         loader = OnlineFieldLoader(
             subset(source, kept.tolist()),
-            compiled_teacher(computer.teacher, device.type == "cuda" and training.compile != "off"),
+            compiled_teacher(
+                computer.teacher,
+                device.type == "cuda" and training.compile != "off",
+                config.image_size,
+            ),
             training,
             workers,
             size=config.image_size,
