@@ -6,6 +6,7 @@ Those on the command line are in `tests/cli/test_mistakes.py`.
 from __future__ import annotations
 
 import pickle
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +107,18 @@ MISTAKES = {
     "a name to evaluate_model": (lambda m: evaluate_model("photos", "scenes:?n=4"), LOAD_IT),
     "a name to evaluate": (lambda m: evaluate("photos", ["scenes:?n=4"], m.folder), LOAD_IT),
     "a name to a study": (lambda m: run_study("photos", "frame", "scenes:", m.folder), LOAD_IT),
+    "a file for results": (
+        lambda m: run_study(m.tok, "controls", "scenes:?n=4", m.folder / "0.png"),
+        "0.png cannot be created",
+    ),
+    "one image for two halves": (
+        lambda m: run_study(m.tok, "readouts", "scenes:?n=1", m.folder / "out"),
+        r"readouts needs at least 2 images; scenes:\?n=1 has 1",
+    ),
+    "no name of a study": (
+        lambda m: run_study(m.tok, None, "scenes:?n=4", m.folder / "out"),
+        "There is no study None",
+    ),
     "a name to train": (lambda m: strop.train("strop-xs", "a", tokenizer="photos"), LOAD_IT),
     "a name to Tokenizer": (
         lambda m: strop.Tokenizer("photos"),
@@ -148,6 +161,7 @@ MISTAKES = {
     ),
     "a number as an image": (lambda m: m.tok.encode(5), "An int is not an image"),
     # Programs.
+    "an open file of programs": (lambda m: strop.Program.load(sys.stdin), "is not a path"),
     "two indices": (
         lambda m: m.program[0, 1],
         r"\(0, 1\) is not a row\. .* a list, program\[\[0, 1\]\], .* program\.codes\[0, 1\]",
@@ -224,6 +238,18 @@ def test_types_have_the_same_names_for_loading_and_saving(made, tmp_path):
         assert loaded.precision == "fp16"
         assert loaded.dtype == torch.float32
     assert torch.equal(loaded.generator.queries, made.tok.generator.queries.half().float())
+
+
+def test_what_is_written_below_home_is_there(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("~/a.jsonl", "~/a.parquet", "~b.parquet"):
+        made.program.save(name)
+        assert strop.Program.load(name) == made.program
+    made.tok.save_pretrained("~/model")
+    assert strop.load("~/model").identity == made.tok.identity
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["a.jsonl", "a.parquet", "model", "~b.parquet"]
 
 
 def test_numbers_of_numpy_count(made):

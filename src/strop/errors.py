@@ -99,7 +99,7 @@ def expect(value: object, kind: Any, what: str, error: type[StropError], remedy:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint for a remedy: `"Did you mean 'x'? "`, or nothing if no known word is near."""
     candidates = list(known)
-    close = difflib.get_close_matches(word.lower(), candidates, n=1)
+    close = difflib.get_close_matches(str(word).lower(), candidates, n=1)
     # `lr` is short for `learning_rate`.
     close += [name for name in candidates if word == "".join(p[0] for p in name.split("_") if p)]
     return f"Did you mean {close[0]!r}? " if close else ""

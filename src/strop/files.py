@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from strop.errors import BusyError, FormatError, parsing
+from strop.errors import BusyError, ConfigError, FormatError, parsing
 
 try:
     import fcntl
@@ -34,6 +34,11 @@ LOCK = ".strop-lock"
 _locked: dict[Path, tuple[int, int]] = {}  # the thread that locked a folder, and the descriptor
 
 
+def at_home(path: PathLike) -> Path:
+    """`path` with `~` replaced by the home folder. Of no user, as in `~a.jpg`, it stays."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (pathlib refuses such names)
+
+
 @contextmanager
 def atomic_path(path: PathLike) -> Iterator[Path]:
     """Yield a temporary path of the same name; move it onto `path` if the block succeeds.
@@ -42,7 +47,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     leaves nothing behind. A killed writer leaves its temporary folder, which the next writer in the
     same place removes.
     """
-    target = Path(path)
+    target = at_home(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent.resolve())
     scratch, lock = _scratch_folder(target.parent)
@@ -97,13 +102,15 @@ def exclusive(folder: PathLike) -> Iterator[None]:
     On a file system without locks, a warning says so and nothing is locked. The folder is made if
     it does not exist, and removed at the end, with parents that were made, if it is still empty.
     """
-    target = Path(folder).resolve()
+    target = at_home(folder).resolve()
     thread, _ = _locked.get(target, (None, -1))
     if thread == threading.get_ident():
         yield
         return
     new = [each for each in (target, *target.parents) if not each.exists()]
-    descriptor = _lock_folder(target)
+    remedy = "Choose another folder, or change its permissions."
+    with parsing(ConfigError, f"The folder {folder} cannot be created or written", remedy):
+        descriptor = _lock_folder(target)
     _locked[target] = threading.get_ident(), descriptor
     try:
         yield

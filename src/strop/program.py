@@ -19,7 +19,7 @@ from torch import Tensor
 
 from strop.device import check_device
 from strop.errors import FormatError, ProgramError, expect, parsing
-from strop.files import PathLike, atomic_path, check_format, format_tag, write_text
+from strop.files import PathLike, at_home, atomic_path, check_format, format_tag, write_text
 from strop.identity import digest, of_tensors
 from strop.parquet import check_claims
 
@@ -370,6 +370,8 @@ class Program:
     @staticmethod
     def load(path: PathLike) -> Program:
         """Read what `save` wrote; `FormatError` if the file is anything else."""
+        expect(path, str | os.PathLike, "a path", FormatError, "Give the path of a file.")
+        path = at_home(path)
         reader = _read_jsonl if _suffix(path) == ".jsonl" else _read_parquet
         with parsing(FormatError, f"Cannot read {os.fspath(path)!r}", "Check the path."):
             found = Path(path).is_file()

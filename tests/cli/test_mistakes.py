@@ -25,6 +25,7 @@ MISTAKES = [
     ("encode empty", "The folder empty holds no images."),
     ("train strop-xs --data photoz", "There is no folder photoz. Did you mean photos?"),
     ("train strop-xs --data notes.txt", "notes.txt is a file, not a folder of images."),
+    ("data check empty", "The folder empty holds no images."),
     ("data check tars/a.tar", "Write shards:tars/a.tar."),
     ("eval photos --data photoz", "There is no folder photoz. Did you mean photos?"),
     ("inspect photos --no-browser --gallery photoz", "There is no file or folder photoz."),

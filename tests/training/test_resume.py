@@ -187,7 +187,7 @@ def test_disk_full_is_a_clear_error_and_the_last_checkpoint_survives(tmp_path, m
 def test_no_permission_is_a_named_error(tmp_path):
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(TrainingError, match="cannot be created"):
+        with pytest.raises(ConfigError, match="cannot be created"):
             train(tiny_preset(), tiny_fields(60), out=tmp_path / "run")
     finally:
         tmp_path.chmod(0o700)
@@ -195,7 +195,7 @@ def test_no_permission_is_a_named_error(tmp_path):
 
 def test_a_path_under_a_file_is_a_named_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingError, match="cannot be created"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         train(tiny_preset(), tiny_fields(60), out=tmp_path / "file/run")
 
 

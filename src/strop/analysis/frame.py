@@ -50,6 +50,7 @@ class Analysis:
     needs  parts of a record: `semantic`, `instance`, `labels`, `depth`, `scene`, or alternatives
            such as `scene or labels`
     fits   whether it fits something, and so needs `subject.train`
+    least  how many images it needs
     roles  the parts of the model's identity that can change its result
     check  further refusals before any work: raises a `StropError`
     """
@@ -58,6 +59,7 @@ class Analysis:
     options: type[Any]
     needs: tuple[str, ...] = ()
     fits: bool = False
+    least: int = 1
     roles: tuple[str, ...] = ("codes", "fields", "lengths")
     check: Callable[[Subject, Any], None] = lambda subject, options: None
 
@@ -111,6 +113,12 @@ def check_subject(analysis: Analysis, name: str, subject: Subject, options: Any)
         raise DataError(
             f"{name} is fitted on data, and there is none for {subject.data}.",
             "Give it with --train SPEC.",
+        )
+    if len(subject.dataset) < analysis.least:
+        raise DataError(
+            f"{name} needs at least {analysis.least} images; {subject.data} has "
+            f"{len(subject.dataset)}.",
+            "Give more.",
         )
     analysis.check(subject, options)
 

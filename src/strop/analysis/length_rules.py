@@ -140,7 +140,7 @@ def run(subject: Subject, options: Options) -> Findings:
     )
 
 
-ANALYSIS = Analysis(run=run, options=Options, check=check)
+ANALYSIS = Analysis(run=run, options=Options, check=check, least=2)
 
 
 def make_rules(

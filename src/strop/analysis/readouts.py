@@ -212,4 +212,4 @@ def draw(
     return figure
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("semantic",))
+ANALYSIS = Analysis(run=run, options=Options, needs=("semantic",), least=2)

@@ -26,7 +26,7 @@ from strop.data.layout import (
 from strop.data.record import VOID
 from strop.errors import DataError, parsing
 from strop.files import PathLike
-from strop.listing import list_files
+from strop.listing import find_images, list_files
 
 
 def folder(path: PathLike, labels: Literal["none", "folders"] = "none") -> FileDataset:
@@ -35,7 +35,8 @@ def folder(path: PathLike, labels: Literal["none", "folders"] = "none") -> FileD
     With `labels="folders"` the first folder in the path of an image is its label.
     """
     layout = Layout.open(path, "folder", "images in it, at any depth")
-    root, images = layout.root, layout.images("", "images such as JPEG, PNG and WebP")
+    root = layout.root
+    images = list_files(root) or find_images([str(root)])  # which refuses a folder without any
     if labels == "none":
         items = [Files(image, image) for image in images]
         return FileDataset(name=root.name, root=root, items=items)

@@ -16,7 +16,7 @@ import strop.model.card as card
 from strop.config import drop_retired, flatten, from_dict, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean, expect, parsing
-from strop.files import PathLike, atomic_path, exclusive, read_json, write_json
+from strop.files import PathLike, at_home, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
 from strop.listing import expand
 from strop.model.model_engine import make_engine
@@ -175,7 +175,7 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
     way. The config names the digest of its weights. These are first written under a name that holds
     this digest, replacing the config commits the save, and then they get their own name.
     """
-    folder = Path(folder)
+    folder = at_home(folder)
     if not next(each for each in (folder, *folder.absolute().parents) if each.exists()).is_dir():
         raise ModelError(f"{folder} is a file, or in one.", "Name a folder for the model.")
     parameters = {name for name, _ in tokenizer.named_parameters()}

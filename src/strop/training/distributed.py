@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from strop.errors import TrainingError
 from strop.files import exclusive
 
 PATIENCE = timedelta(days=1)
@@ -103,13 +102,7 @@ def only_writer(folder: Path | None) -> Iterator[None]:
     """Keep other runs out of `folder`. Of the processes of one run, only the first writes."""
     with ExitStack() as stack:
         if folder is not None and this_process().first:
-            try:
-                stack.enter_context(exclusive(folder))
-            except OSError as error:
-                raise TrainingError(
-                    f"The folder {folder} cannot be created ({error.strerror}).",
-                    "Choose another --out, or change its permissions.",
-                ) from error
+            stack.enter_context(exclusive(folder))
         yield
 
 
