@@ -124,7 +124,12 @@ def test_a_paired_test_is_that_of_the_differences():
     found = paired_test(first, second, draws=200, seed=3)
     assert found["d"] == cohens_d(first - second)
     assert found["p"] == sign_flip_p(first - second, draws=200, seed=3)
-    assert np.isnan(list(paired_test([], []).values())).all()
+    assert (found["first"], found["second"], found["images"]) == (13 / 3, 7 / 3, 3)
+    with_gaps = paired_test([*first, np.nan, 9], [*second, 9, np.nan], draws=200, seed=3)
+    assert with_gaps == pytest.approx(found)
+    nothing = paired_test([], [])
+    assert nothing.pop("images") == 0
+    assert np.isnan(list(nothing.values())).all()
 
 
 @given(arrays(np.int64, (4, 5), elements=st.integers(1, 30)))

@@ -50,7 +50,13 @@ def show_image(axes: Axes, image: Tensor, title: str = "") -> None:
 
 
 def show_heat(
-    axes: Axes, image: Tensor, heat: Tensor, title: str = "", *, signed: bool = False
+    axes: Axes,
+    image: Tensor,
+    heat: Tensor,
+    title: str = "",
+    *,
+    signed: bool = False,
+    colour: str = "black",
 ) -> None:
     """A (h, w) map over a greyed (3, H, W) image, on the map's own scale.
 
@@ -66,7 +72,7 @@ def show_heat(
         scale = {"cmap": DIVERGING, "vmin": -most, "vmax": most}
     axes.imshow(heat.detach().cpu().float().numpy(), alpha=0.65, extent=extent, **scale)
     axes.set_axis_off()
-    axes.set_title(title, size=8)
+    axes.set_title(title, size=8, color=colour)
 
 
 def save_figure(figure: Figure, path: PathLike) -> None:

@@ -120,11 +120,19 @@ def sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> 
 def paired_test(
     first: ArrayLike, second: ArrayLike, *, draws: int = 1000, seed: int = 0
 ) -> dict[str, float]:
-    """Cohen's d and the sign-flip p-value of paired (N,) samples; NaN without any."""
-    differences = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    """Means, Cohen's d and the sign-flip p-value of paired (N,) samples, and their number.
+
+    Pairs with a NaN are left out; without any pair, all but `images` are NaN.
+    """
+    pairs = np.stack([np.asarray(first, np.float64), np.asarray(second, np.float64)])
+    pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
+    one, two = pairs.mean(axis=1).tolist() if pairs.size else [float("nan")] * 2
     return {
-        "d": cohens_d(differences),
-        "p": sign_flip_p(differences, draws=draws, seed=seed),
+        "first": one,
+        "second": two,
+        "d": cohens_d(pairs[0] - pairs[1]),
+        "p": sign_flip_p(pairs[0] - pairs[1], draws=draws, seed=seed),
+        "images": pairs.shape[1],
     }
 
 

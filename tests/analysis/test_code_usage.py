@@ -15,7 +15,7 @@ from strop.analysis import code_usage as codes
 
 @pytest.fixture(scope="module")
 def found(planted):
-    return codes.run(planted, codes.Options(draws=49, pages=5, examples=3))
+    return codes.run(planted, codes.Options(draws=49, pages=5))
 
 
 def test_every_code_is_pure(found):
@@ -80,6 +80,6 @@ def test_names_of_classes_are_escaped(planted):
     names = ("background", *("<script>" for _ in range(CLASSES)))
     odd = altered(planted)
     odd.dataset = SimpleNamespace(classes=names, label_names=())
-    found = codes.run(odd, codes.Options(draws=1, pages=1, examples=1))
+    found = codes.run(odd, codes.Options(draws=1, pages=1))
     page = found.files["dictionary/index.html"]
     assert "<script>" not in page.split("<main>")[1].split("</main>")[0]

@@ -13,11 +13,12 @@ from planted import altered
 
 from strop.analysis import complexity
 from strop.analysis.complexity import CLASSES, COVERED, OBJECTS, OUTLINES, VARIANCE
+from strop.analysis.frame import Sampling
 from strop.data.record import VOID
 
 
 def test_one_code_for_each_object_is_found(planted):
-    found = complexity.run(planted, complexity.Options(draws=99))
+    found = complexity.run(planted, Sampling(draws=99))
     objects = found.numbers["correlations"][OBJECTS]
     assert objects["pearson"] == pytest.approx((1, 1, 1))
     assert objects["p"] == pytest.approx(0.01)
@@ -74,7 +75,7 @@ def test_rare_counts_with_longer_programs_are_found():
     generator = np.random.default_rng(0)
     counts = generator.binomial(6, 0.5, 300).astype(float)
     lengths = np.round(10 + 3 * complexity.rarity(counts) + generator.normal(size=300))
-    claim = complexity.rarity_claim(counts, lengths, complexity.Options(draws=99))
+    claim = complexity.rarity_claim(counts, lengths, Sampling(draws=99))
     assert claim["p"] == claim["partial_p"] == pytest.approx(0.01)
 
 
@@ -85,7 +86,7 @@ def test_growth_alone_is_not_mistaken_for_rarity():
     for trial in range(100):
         counts = generator.geometric(0.5, 60).astype(float)
         lengths = 5 + 2 * counts + generator.normal(size=60)
-        claim = complexity.rarity_claim(counts, lengths, complexity.Options(draws=19, seed=trial))
+        claim = complexity.rarity_claim(counts, lengths, Sampling(draws=19, seed=trial))
         ps.append(claim["partial_p"])
         assert claim["p"] == pytest.approx(0.05), "which is why the count is held fixed"
     assert scipy.stats.kstest(ps, "uniform").pvalue > 0.01
@@ -93,7 +94,7 @@ def test_growth_alone_is_not_mistaken_for_rarity():
 
 def test_constant_lengths_correlate_with_nothing(planted):
     fixed = altered(planted, program=planted.program.truncate(3))
-    found = complexity.run(fixed, complexity.Options(draws=9))
+    found = complexity.run(fixed, Sampling(draws=9))
     assert np.isnan(found.numbers["correlations"][OBJECTS]["pearson"].value)
     assert np.isnan(found.numbers["correlations"][OBJECTS]["p"])
     assert torch.equal(fixed.program.lengths, torch.full((48,), 3))

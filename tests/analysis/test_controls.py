@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from planted import LENGTH
 
 from strop.analysis import controls
+from strop.analysis.regions import RemovalOptions
 
 
 @pytest.fixture(scope="module")
 def found(planted):
-    return controls.run(planted, controls.Options(draws=99)).numbers
+    return controls.run(planted, RemovalOptions(draws=99)).numbers
 
 
 def test_programs_as_written_give_the_teachers_field(found):
@@ -52,11 +53,11 @@ def test_tokens_at_their_own_positions_have_equal_value(found):
 
 def test_a_moved_token_brings_its_content_to_its_place(found):
     content = found["transplants"]["brings its content (cosine gained)"]
-    assert content["it"] == pytest.approx(1)
-    assert content["control"] < 0.2
+    assert content["first"] == pytest.approx(1)
+    assert content["second"] < 0.2
     assert content["p"] == pytest.approx(0.01)
     where = found["transplants"]["acts where it did (correlation)"]
-    assert where["it"] == where["control"] == pytest.approx(1)
+    assert where["first"] == where["second"] == pytest.approx(1)
     assert where["p"] == 1, "every token of a position owns the same block"
 
 

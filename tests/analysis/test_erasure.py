@@ -14,7 +14,7 @@ from strop.analysis.regions import NOBODY, erasure_maps, owners
 
 @pytest.fixture(scope="module")
 def found(planted):
-    return erasure.run(planted, erasure.Options(draws=99, examples=2))
+    return erasure.run(planted, erasure.Options(draws=99))
 
 
 def test_owners_are_the_planted_ones(planted):
@@ -65,6 +65,6 @@ def test_p_is_uniform_for_regions_unrelated_to_masks():
 
 def test_programs_of_one_token_are_left_out(planted):
     short = altered(planted, program=planted.program.truncate(1))
-    found = erasure.run(short, erasure.Options(draws=9, examples=1))
+    found = erasure.run(short, erasure.Options(draws=9))
     assert np.isnan(found.numbers["localisation"]["area"].value)
     assert found.numbers["profile"] == []

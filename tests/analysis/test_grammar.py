@@ -135,11 +135,13 @@ def test_the_analysis_end_to_end(tokenizer, tmp_path):
 def test_training_programs_are_of_other_images(tokenizer):
     scenes = "scenes:?n={}&seed={}&size=64"
     test = Subject(tokenizer=tokenizer, dataset=open_dataset(scenes.format(3, 1)), data="test")
-    train, same = training_and_test(test, scenes.format(5, 2), 0.2)
+    train, same = training_and_test(test, scenes.format(5, 2))
     assert (len(train), len(same)) == (5, 3)
     expected = Subject(tokenizer=tokenizer, dataset=open_dataset(scenes.format(5, 2)), data="x")
     assert train == expected.program
     with pytest.raises(DataError, match="also trained on"):
-        training_and_test(test, scenes.format(5, 1), 0.2)
+        training_and_test(test, scenes.format(5, 1))
     with pytest.raises(DataError, match="leave none"):
-        training_and_test(test, "", 0.01)
+        training_and_test(
+            Subject(tokenizer=tokenizer, dataset=open_dataset(scenes.format(2, 1)), data="two"), ""
+        )

@@ -82,11 +82,12 @@ def test_rules_are_compared_at_one_quality_and_at_one_mean_by_hand():
     assert found["able"] == 1
 
 
-def test_the_study_runs_on_a_model_with_a_rate_head(make_tokenizer, tmp_path: Path):
+def test_the_study_runs_on_a_model_with_a_rate_head(make_tokenizer, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(length_rules, "STEPS", 10)
     tokenizer = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(8,)))
     scenes = ScenesDataset(24, size=tokenizer.config.image_size)
     subject = Subject(tokenizer=tokenizer, dataset=scenes, data="scenes", folder=tmp_path)
-    findings = run(subject, Options(quality=0.1, means=(4,), most=20, steps=10))
+    findings = run(subject, Options(quality=0.1, means=(4,), most=20))
     numbers = findings.numbers
     assert numbers["images_compared"] == 20
     rows = {row[0]: row for row in findings.tables[0].rows}

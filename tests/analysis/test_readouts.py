@@ -14,7 +14,7 @@ from strop.analysis.regions import NOBODY
 
 @pytest.fixture(scope="module")
 def found(planted):
-    return readouts.run(planted, readouts.Options(examples=2))
+    return readouts.run(planted, readouts.Options())
 
 
 def test_codes_name_every_class(found):
@@ -32,7 +32,7 @@ def test_another_image_and_one_class_are_worse(found):
 
 
 def test_as_many_clusters_as_directions_find_the_classes(planted):
-    options = readouts.Options(clusters=14, examples=1)
+    options = readouts.Options(clusters=14)
     scores = readouts.run(planted, options).numbers["readouts"]
     assert scores["teacher's patches"]["miou_majority"] > 0.9
     assert scores["interpreted patches"] == scores["teacher's patches"], "it encodes without error"

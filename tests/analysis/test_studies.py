@@ -20,9 +20,8 @@ from strop.images import save_image
     ("study", "option", "value", "remedy"),
     [
         ("erasure", "draws", 0, "at least 1"),
-        ("erasure", "examples", 0, "at least 1"),
         ("readouts", "clusters", -2, "at least 0"),
-        ("controls", "transplants", -1, "at least 1"),
+        ("controls", "draws", -1, "at least 1"),
         ("grammar", "samples", 0, "at least 1"),
         ("complexity", "seed", -1, "at least 0"),
         ("synergy", "memory", -1.0, "above 0"),

@@ -12,6 +12,7 @@ from strop.analysis import synergy
 from strop.analysis.counterfactual import pair_erasure, rows_within
 from strop.analysis.regions import erasure_maps
 from strop.errors import ProgramError
+from strop.statistics import paired_test
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_synergy_is_at_the_shared_block(planted):
 
 
 def test_the_pair_is_found_and_the_controls_are_at_chance(planted):
-    found = synergy.run(planted, synergy.Options(draws=99, examples=2))
+    found = synergy.run(planted, synergy.Options(draws=99))
     comparisons = found.numbers["comparisons"]
     inactive = comparisons["active pairs against inactive tokens"]
     assert inactive["second"] == 0
@@ -80,7 +81,7 @@ def test_choosing_the_strongest_pair_of_noise_gains_nothing():
         halves = generator.normal(size=(120, 2))
         noise = synergy.Scored(index, halves.mean(axis=1), halves)
         options = synergy.Options(draws=99, seed=trial)
-        ps.append(synergy._compare(*synergy.strongest(noise), options)["p"])
+        ps.append(paired_test(*synergy.strongest(noise, 12), **options.sampling)["p"])
     assert scipy.stats.kstest(ps, "uniform").pvalue > 0.01
 
 
@@ -95,7 +96,7 @@ def test_pairs_can_be_deleted_as_well(planted):
         before, after = (tokenizer.interpret(each) for each in (one, one.delete(j).delete(i)))
         assert torch.equal(found, 1 - torch.cosine_similarity(before, after, dim=-1)[0])
     assert not torch.equal(deleted, erased)
-    found = synergy.run(planted, synergy.Options(draws=9, examples=1, edit="delete"))
+    found = synergy.run(planted, synergy.Options(draws=9, edit="delete"))
     assert any("move up" in note for note in found.notes)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from strop.analysis.dictionary import CodeEntry, dictionary_page, strengths, strip
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
+from strop.analysis.panels import picture_grid
 from strop.analysis.regions import (
     REMOVALS,
     RemovalOptions,
@@ -28,11 +30,16 @@ from strop.analysis.regions import (
 )
 from strop.analysis.subject import Subject
 from strop.analysis.usage import code_counts
-from strop.figures import HEAT, MUTED, PALETTE, Figure, new_figure, plain_axes
+from strop.figures import HEAT, MUTED, PALETTE, Axes, Figure, new_figure, plain_axes
 from strop.program import Program
 from strop.statistics import Array, entropy, gini, mutual_information, null_p, purity
 
 Counts = NDArray[np.int64]
+TESTS = {
+    "position": "mutual information of code and position, nats",
+    "purity": "purity of codes by class",
+    "classes": "mutual information of code and class, nats",
+}
 _SHOWN = 24  # codes in the co-occurrence figure
 _PICTURED = 8  # codes in the figure of the dictionary
 _LISTED = 12  # rows of the tables
@@ -43,16 +50,11 @@ _SELDOM = 5  # the least co-occurrences for which PMI is not noise
 class Options(RemovalOptions):
     """Options of the analysis of codes.
 
-    pages     codes in the dictionary, the most used first
-    examples  images for each of them
-    draws     permutations for the p-values
-    seed      random seed
+    pages  codes in the dictionary, the most used first
     """
 
-    pages: int = field(default=256, metadata={"min": 1})
-    examples: int = field(default=6, metadata={"min": 1})
     draws: int = field(default=200, metadata={"min": 1})
-    seed: int = 0
+    pages: int = field(default=256, metadata={"min": 1})
 
 
 def run(subject: Subject, options: Options) -> Findings:
@@ -85,14 +87,33 @@ def run(subject: Subject, options: Options) -> Findings:
         numbers["purity"] = against_null(purity, by_class, other_images, options)
         numbers["classes"] = against_null(mutual_information, by_class, other_images, options)
     entries = describe(usage, places, by_class, classes)
+    tests = {label: numbers[name] for name, label in TESTS.items() if name in numbers}
+    shown = ("code", "count", "position", "best_class", "purity", "class_entropy")
+    header = ("code", "tokens", "mean position", "class", "purity", "class entropy, nats")
     return Findings(
         numbers={**numbers, "codes": entries},
-        tables=_tables(numbers, entries),
+        tables=[
+            Table.of("Usage", ("", ""), numbers["usage"]),
+            Table.of("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
+            Table(
+                "The most used codes",
+                header,
+                [[entry[name] for name in shown] for entry in entries[:_LISTED]],
+            ),
+            Table(
+                "Associated codes",
+                ("codes", "images", "expected", "normalised PMI"),
+                [
+                    ["{} {}".format(*pair["codes"]), *list(pair.values())[1:]]
+                    for pair in numbers["pairs"]
+                ],
+            ),
+        ],
         figures={
             "usage": draw_usage(usage, places, together, len(program)),
-            "dictionary": draw_dictionary(subject, maps, entries, options.examples),
+            "dictionary": draw_dictionary(subject, maps, entries),
         },
-        files=dictionary_page(subject, maps, entries[: options.pages], options.examples),
+        files=dictionary_page(subject, maps, entries[: options.pages]),
         notes=(
             "The effective vocabulary is the exponential of the entropy of usage. Purity is the "
             "share of the pixels owned by a code that belong to their most frequent class. The "
@@ -114,7 +135,6 @@ def concentration(usage: Counts) -> dict[str, float]:
         "gini": gini(usage),
         "top_1_share": float(ranked[0]),
         "top_10_share": float(ranked[:10].sum()),
-        "top_tenth_share": float(ranked[: max(1, len(ranked) // 10)].sum()),
     }
 
 
@@ -156,7 +176,6 @@ def describe(
     usage: Counts, places: Counts, by_class: Array | None, classes: tuple[str, ...]
 ) -> list[CodeEntry]:
     """An entry for every code in use, the most used first."""
-    spread = entropy(places)
     mean = places @ np.arange(places.shape[1]) / np.maximum(usage, 1)
     entries: list[CodeEntry] = []
     for code in np.argsort(-usage, kind="stable")[: int((usage > 0).sum())].tolist():
@@ -167,7 +186,6 @@ def describe(
                 "code": code,
                 "count": int(usage[code]),
                 "position": float(mean[code]),
-                "position_entropy": float(spread[code]),
                 "best_class": classes[int(row.argmax())] if known else None,
                 "purity": float(row.max() / row.sum()) if known else None,
                 "class_entropy": float(entropy(row)) if known else None,
@@ -197,47 +215,21 @@ def permute_codes(program: Program, random: np.random.Generator) -> Program:
     return replace(program, codes=codes, check=False)
 
 
-def _tables(numbers: dict[str, Any], entries: list[CodeEntry]) -> list[Table]:
-    labels = {
-        "position": "mutual information of code and position, nats",
-        "purity": "purity of codes by class",
-        "classes": "mutual information of code and class, nats",
-    }
-    tests = {label: numbers[name] for name, label in labels.items() if name in numbers}
-    shown = [
-        [e[key] for key in ("code", "count", "position", "best_class", "purity", "class_entropy")]
-        for e in entries[:_LISTED]
-    ]
-    header = ("code", "tokens", "mean position", "class", "purity", "class entropy, nats")
-    pairs = [
-        ["{} {}".format(*pair["codes"]), pair["images"], pair["expected"], pair["npmi"]]
-        for pair in numbers["pairs"]
-    ]
-    return [
-        Table.of("Usage", ("", ""), numbers["usage"]),
-        Table.of("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
-        Table("The most used codes", header, shown),
-        Table("Associated codes", ("codes", "images", "expected", "normalised PMI"), pairs),
-    ]
-
-
-def draw_dictionary(
-    subject: Subject, maps: Tensor, entries: list[CodeEntry], examples: int
-) -> Figure:
+def draw_dictionary(subject: Subject, maps: Tensor, entries: list[CodeEntry]) -> Figure:
     """The most used codes with the images they explain most."""
-    shown = entries[:_PICTURED]
-    lines = -(-len(shown) // 2)
-    figure = new_figure(9, 1.75 * lines)
     scores = strengths(maps)
-    for number, entry in enumerate(shown):
-        axes = figure.add_subplot(lines, 2, number + 1)
-        axes.imshow(strip(subject, maps, scores, entry["code"], examples))
+
+    def panel(axes: Axes, entry: CodeEntry) -> None:
+        axes.imshow(strip(subject, maps, scores, entry["code"]))
         axes.set_axis_off()
         meaning = f", {entry['best_class']} {entry['purity']:.2f}" if entry["best_class"] else ""
-        axes.set_title(
-            f"code {entry['code']}: {entry['count']} tokens{meaning}", size=8.5, loc="left"
-        )
-    return figure
+        title = f"code {entry['code']}: {entry['count']} tokens{meaning}"
+        axes.set_title(title, size=8.5, loc="left")
+
+    panels = [partial(panel, entry=entry) for entry in entries[:_PICTURED]]
+    return picture_grid(
+        [panels[row : row + 2] for row in range(0, len(panels), 2)], [2.6] * 2, 1.75
+    )
 
 
 def draw_usage(usage: Counts, places: Counts, together: Counts, images: int) -> Figure:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from strop.analysis.findings import Findings, Table
-from strop.analysis.frame import Analysis
+from strop.analysis.frame import Analysis, Sampling
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
 from strop.figures import MUTED, PALETTE, Axes, Figure, new_figure, plain_axes
@@ -27,24 +26,7 @@ _COLUMNS = 3  # of the figure
 _FEW = 5  # images below which a bin is drawn as points
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of the analysis of complexity.
-
-    draws  resamples for the intervals, and permutations for the p-values
-    seed   random seed
-    """
-
-    draws: int = field(default=1000, metadata={"min": 1})
-    seed: int = 0
-
-    @property
-    def sampling(self) -> dict[str, int]:
-        """The options as `strop.statistics` takes them."""
-        return {"draws": self.draws, "seed": self.seed}
-
-
-def run(subject: Subject, options: Options) -> Findings:
+def run(subject: Subject, options: Sampling) -> Findings:
     """Length against every measure of complexity that the data has, and against rare counts."""
     measures = complexity(subject)
     lengths = subject.program.lengths.double().numpy()
@@ -58,21 +40,6 @@ def run(subject: Subject, options: Options) -> Findings:
     }
     counted = {name: measure for name, measure in measures.items() if name in COUNTS}
     rare = {name: rarity_claim(counts, lengths, options) for name, counts in counted.items()}
-    tables = [
-        Table.of(
-            "Length against complexity",
-            ("", "Pearson", "low", "high", "Spearman", "low", "high", "p"),
-            correlations,
-        )
-    ]
-    if rare:
-        tables.append(
-            Table.of(
-                "Do rare counts get longer programs?",
-                ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
-                rare,
-            )
-        )
     return Findings(
         numbers={
             "length": {"mean": float(lengths.mean()), "sd": float(lengths.std())},
@@ -80,7 +47,24 @@ def run(subject: Subject, options: Options) -> Findings:
             "bins": {name: by_count(counts, lengths) for name, counts in counted.items()},
             "rarity": rare,
         },
-        tables=tables,
+        tables=[
+            Table.of(
+                "Length against complexity",
+                ("", "Pearson", "low", "high", "Spearman", "low", "high", "p"),
+                correlations,
+            ),
+            *(
+                [
+                    Table.of(
+                        "Do rare counts get longer programs?",
+                        ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
+                        rare,
+                    )
+                ]
+                if rare
+                else []
+            ),
+        ],
         figures={"lengths": draw(measures, lengths)},
         notes=(
             "Intervals resample images (95 %); p permutes lengths against images, one-sided. "
@@ -154,7 +138,7 @@ def rarity(counts: Array) -> Array:
     return -np.log(number[inverse] / len(counts))
 
 
-def rarity_claim(counts: Array, lengths: Array, options: Options) -> Mapping[str, float]:
+def rarity_claim(counts: Array, lengths: Array, options: Sampling) -> Mapping[str, float]:
     """Whether images with a rare count have longer programs, alone and at a fixed count."""
     rare = rarity(counts)
     residuals = _residual(lengths, counts), _residual(rare, counts)
@@ -220,4 +204,4 @@ def _residual(values: Array, counts: Array) -> Array:
     return np.round(values - values.mean() - slope * across, 9)
 
 
-ANALYSIS = Analysis(run=run, options=Options)
+ANALYSIS = Analysis(run=run, options=Sampling)

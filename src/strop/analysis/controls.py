@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.panels import bars
+from strop.analysis.panels import bars, lines
 from strop.analysis.regions import REMOVALS, RemovalOptions, erasure_maps
 from strop.analysis.subject import Subject
-from strop.figures import MUTED, PALETTE, Figure, new_figure, plain_axes
+from strop.figures import MUTED, PALETTE, Figure, new_figure
 from strop.metrics import r2, r2_centred
 from strop.statistics import Array, mean_interval, paired_test
 
@@ -24,21 +24,11 @@ PREFIX, SUBSET, MOVED = "prefix", "random subset", "random subset, moved up"
 WRITTEN, OTHER, MEAN = "as written", "another image's program", "mean field, no program"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(RemovalOptions):
-    """Options of the control analysis.
-
-    transplants  tokens moved into each program
-    draws        sign flips for the p-values
-    seed         random seed
-    """
-
-    transplants: int = field(default=4, metadata={"min": 1})
-    draws: int = field(default=1000, metadata={"min": 1})
-    seed: int = 0
+TURNS = 4
+"""Tokens moved into each program."""
 
 
-def run(subject: Subject, options: Options) -> Findings:
+def run(subject: Subject, options: RemovalOptions) -> Findings:
     """Permuted orders, prefixes against subsets, swapped neighbours and transplanted tokens."""
     random = torch.Generator().manual_seed(options.seed)
     fields = subject.fields  # first: one pass over the images gives fields and programs
@@ -47,7 +37,11 @@ def run(subject: Subject, options: Options) -> Findings:
     order = compare_orders(subject, fields, interpreted, random)
     sizes = compare_subsets(subject, fields, options, random)
     swaps = swapped_neighbours(subject, interpreted, maps)
-    moved = transplants(subject, interpreted, maps, options, random)
+    turns = [transplant(subject, interpreted, maps, random) for _ in range(TURNS)]
+    moved = {
+        name: paired_test(*averaged(*(turn[name] for turn in turns)), **options.sampling)
+        for name in turns[0]
+    }
     return Findings(
         numbers={"order": order, "sizes": sizes, "swaps": swaps, "transplants": moved},
         tables=[
@@ -63,7 +57,7 @@ def run(subject: Subject, options: Options) -> Findings:
             ),
             Table.of(
                 "A token moved to the same position of another program",
-                ("", "moved token", "control", "d", "p"),
+                ("", "moved token", "control", "d", "p", "images"),
                 moved,
             ),
         ],
@@ -113,7 +107,7 @@ def compare_orders(
 
 
 def compare_subsets(
-    subject: Subject, fields: Tensor, options: Options, random: torch.Generator
+    subject: Subject, fields: Tensor, options: RemovalOptions, random: torch.Generator
 ) -> list[dict[str, Any]]:
     """Prefixes and random subsets of equal size, of programs that are longer."""
     program = subject.program
@@ -133,10 +127,11 @@ def compare_subsets(
             what: _cosine(subject.tokenizer.interpret(each).cpu(), target)
             for what, each in edited.items()
         }
+        test = paired_test(scores[PREFIX], scores[SUBSET], **options.sampling)
         found.append(
             {"size": size, "n": len(part)}
             | {what: float(values.mean()) for what, values in scores.items()}
-            | paired_test(scores[PREFIX], scores[SUBSET], draws=options.draws, seed=options.seed)
+            | {name: test[name] for name in ("d", "p")}
         )
         size *= 2
     return found
@@ -170,33 +165,15 @@ def swapped_neighbours(subject: Subject, interpreted: Tensor, maps: Tensor) -> l
     return found
 
 
-def transplants(
-    subject: Subject,
-    interpreted: Tensor,
-    maps: Tensor,
-    options: Options,
-    random: torch.Generator,
-) -> dict[str, dict[str, float]]:
-    """Whether a token has the same effect at the same position of another program.
+def transplant(
+    subject: Subject, interpreted: Tensor, maps: Tensor, random: torch.Generator
+) -> dict[str, Array]:
+    """One token moved to the same position of another program: effects and controls, (2, B) each.
 
     Where: correlation of the change it causes with its own map, against the map of the same
     position in a third program. What: how much closer the field there gets to that of the
-    token's own image, against a random code.
-    """
-    turns = [_transplant(subject, interpreted, maps, random) for _ in range(options.transplants)]
-    own, other, content, random_code = np.stack(turns, axis=1)
-    return {
-        "acts where it did (correlation)": _compare(own, other, options),
-        "brings its content (cosine gained)": _compare(content, random_code, options),
-    }
-
-
-def _transplant(
-    subject: Subject, interpreted: Tensor, maps: Tensor, random: torch.Generator
-) -> Array:
-    """One token moved into each program: the four measures of `transplants`, `(4, B)`.
-
-    NaN where the move has no meaning: the donor is the program itself, or the codes are equal.
+    token's own image, against a random code. NaN where the move has no meaning: the donor is the
+    program itself, or the codes are equal.
     """
     program, interpret = subject.program, subject.tokenizer.interpret
     here = torch.arange(len(program))
@@ -219,8 +196,22 @@ def _transplant(
         return ((after - before) * weight).sum(dim=1).double().numpy()
 
     meaningful = (donor != here) & (third != donor) & (code != program.codes[here, place])
-    found = [_correlation(change, own), _correlation(change, other), gained(moved), gained(control)]
-    return np.where(meaningful.numpy(), np.stack(found), np.nan)
+    found = {
+        "acts where it did (correlation)": (_correlation(change, own), _correlation(change, other)),
+        "brings its content (cosine gained)": (gained(moved), gained(control)),
+    }
+    return {
+        name: np.where(meaningful.numpy(), np.stack(both), np.nan) for name, both in found.items()
+    }
+
+
+def averaged(*turns: Array) -> Array:
+    """Pairs (2, B) averaged over the turns in which both are known; NaN where none is."""
+    stacked = np.stack(turns)
+    known = np.isfinite(stacked).all(axis=1, keepdims=True)
+    count = known.sum(axis=0)
+    total = np.where(known, stacked, 0).sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def draw_order(order: Mapping[str, Any], swaps: Sequence[Mapping[str, Any]]) -> Figure:
@@ -230,27 +221,25 @@ def draw_order(order: Mapping[str, Any], swaps: Sequence[Mapping[str, Any]]) -> 
     colours = [MUTED if what in (OTHER, MEAN) else PALETTE[0] for what in order]
     values = [found["cosine"] for found in order.values()]
     bars(figure, list(order), values, "cosine to the teacher", cells[0], colours)
-    axes = plain_axes(figure, "position in the program", "mean change of the field", cells[1])
-    positions = [found["position"] for found in swaps]
-    for name, label in (("erase", "erase k"), ("swap", "swap k and k + 1")):
-        axes.plot(positions, [found[name] for found in swaps], marker=".", label=label)
+    series = {
+        label: [found[name] for found in swaps]
+        for name, label in (("erase", "erase k"), ("swap", "swap k and k + 1"))
+    }
+    at = [found["position"] for found in swaps]
+    axes = lines(figure, "position in the program", "mean change", at, series, cells[1])
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8)
     return figure
 
 
 def draw_sizes(sizes: Sequence[Mapping[str, Any]]) -> Figure:
     """Cosine of prefixes and of random subsets by size."""
     figure = new_figure(5, 3.2)
-    axes = plain_axes(figure, "tokens kept", "cosine to the teacher")
-    for what in (PREFIX, SUBSET, MOVED):
-        axes.plot(
-            [f["size"] for f in sizes], [f[what] for f in sizes], marker="o", ms=4, label=what
-        )
+    at = [found["size"] for found in sizes]
+    series = {what: [found[what] for found in sizes] for what in (PREFIX, SUBSET, MOVED)}
+    axes = lines(figure, "tokens kept", "cosine to the teacher", at, series)
     axes.set_xscale("log", base=2)
-    axes.set_xticks([found["size"] for found in sizes], [str(found["size"]) for found in sizes])
+    axes.set_xticks(at, list(map(str, at)))
     axes.minorticks_off()
-    axes.legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -282,19 +271,4 @@ def _correlation(a: Tensor, b: Tensor) -> Array:
     return ((a * b).sum(dim=1) / (a.norm(dim=1) * b.norm(dim=1))).numpy()
 
 
-def _compare(moved: Array, control: Array, options: Options) -> dict[str, float]:
-    """Two measures `(turns, B)`, averaged over turns first, then paired by image."""
-    known = np.isfinite(moved) & np.isfinite(control)
-    counted = known.any(axis=0)
-    one, two = (
-        np.where(known, each, 0).sum(axis=0)[counted] / known.sum(axis=0)[counted]
-        for each in (moved, control)
-    )
-    return {
-        "it": float(one.mean()) if len(one) else float("nan"),
-        "control": float(two.mean()) if len(two) else float("nan"),
-        **paired_test(one, two, draws=options.draws, seed=options.seed),
-    }
-
-
-ANALYSIS = Analysis(run=run, options=Options)
+ANALYSIS = Analysis(run=run, options=RemovalOptions)

@@ -19,15 +19,16 @@ from strop.analysis.subject import Subject
 from strop.figures import HEAT
 
 _TILE = 72  # pixels along a side of a thumbnail
+EXAMPLES = 6  # of each code
 _CUT = 3  # locations along a side of the patch that is shown
 
 
 CodeEntry = Mapping[str, Any]
-"""A code: its `count`, mean `position` and `position_entropy`, `best_class` and its `purity`."""
+"""A code: its `count`, mean `position`, `best_class` and its `purity`."""
 
 
 def dictionary_page(
-    subject: Subject, maps: Tensor, entries: Sequence[CodeEntry], examples: int
+    subject: Subject, maps: Tensor, entries: Sequence[CodeEntry]
 ) -> dict[str, str | bytes]:
     """Files by path: `dictionary/index.html` and a strip of pictures for each code.
 
@@ -39,13 +40,13 @@ def dictionary_page(
     scores = strengths(maps)
     for done, entry in enumerate(entries, 1):
         name = f"code-{entry['code']:04d}.jpg"
-        files[f"dictionary/{name}"] = _jpeg(strip(subject, maps, scores, entry["code"], examples))
+        files[f"dictionary/{name}"] = _jpeg(strip(subject, maps, scores, entry["code"]))
         rows.append(_row(entry, name))
         subject.progress("dictionary", done, len(entries))
     about = f"{len(entries)} codes on {len(subject)} images of {subject.data}"
     page = Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
     files["dictionary/index.html"] = page.substitute(
-        about=html.escape(about), rows="\n".join(rows), width=(_TILE + 2) * examples
+        about=html.escape(about), rows="\n".join(rows), width=(_TILE + 2) * EXAMPLES
     )
     return files
 
@@ -55,16 +56,14 @@ def strengths(maps: Tensor) -> Tensor:
     return maps.flatten(2).mean(dim=2).nan_to_num()
 
 
-def strip(
-    subject: Subject, maps: Tensor, scores: Tensor, code: int, examples: int
-) -> NDArray[np.uint8]:
+def strip(subject: Subject, maps: Tensor, scores: Tensor, code: int) -> NDArray[np.uint8]:
     """The examples of a code, side by side: `(H, W, 3)`."""
     program = subject.program
     mine = torch.where((program.codes == code) & program.active, scores, -1.0)
     best, token = mine.max(dim=1)
     rows = [r for r in best.argsort(descending=True, stable=True).tolist() if best[r] >= 0]
-    canvas = np.full((2 * _TILE + 2, (_TILE + 2) * examples, 3), 255, np.uint8)
-    for column, row in enumerate(rows[:examples]):
+    canvas = np.full((2 * _TILE + 2, (_TILE + 2) * EXAMPLES, 3), 255, np.uint8)
+    for column, row in enumerate(rows[:EXAMPLES]):
         image, heat = subject.records.images[row], maps[row, token[row]].nan_to_num()
         left = column * (_TILE + 2)
         canvas[:_TILE, left : left + _TILE] = _pixels(_cut(image, heat))

@@ -16,20 +16,11 @@ from torch import Tensor
 
 from strop.analysis.counterfactual import Edit
 from strop.analysis.findings import Findings, Table
-from strop.analysis.frame import Analysis
-from strop.analysis.panels import bars, show_program
+from strop.analysis.frame import Analysis, Sampling
+from strop.analysis.panels import Panel, bars, lines, picture_grid, show_program
 from strop.analysis.regions import REMOVALS, erasure_maps, image_tables, owners, patch_shares
 from strop.analysis.subject import Subject
-from strop.figures import (
-    HEAT,
-    MUTED,
-    PALETTE,
-    Figure,
-    new_figure,
-    plain_axes,
-    show_heat,
-    show_image,
-)
+from strop.figures import HEAT, MUTED, PALETTE, Axes, Figure, new_figure, show_heat, show_image
 from strop.statistics import (
     Array,
     Interval,
@@ -42,26 +33,22 @@ from strop.statistics import (
 
 EDITS: tuple[Edit, ...] = ("erase", "delete", "replace")
 CONTROLS = {"": "erasure", "_other_image": "another image's", "_shuffled": "shuffled"}
-_PANELS = 4  # heat maps beside each program
+_ROWS, _PANELS = 4, 4  # programs in the figure, and heat maps beside each
+_POSITIONS = 16  # whose mean maps are drawn
 
 mean = partial(mean_interval, draws=200)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Sampling):
     """Options of the erasure analysis.
 
-    edit      how a token is removed: erase (leaves a hole), delete (closes the gap) or replace
-              (by a random code); the other two are compared with it
-    examples  images in the figure
-    draws     permutations for the p-values
-    seed      random seed
+    edit  how a token is removed: erase (leaves a hole), delete (closes the gap) or replace
+          (by a random code); the other two are compared with it
     """
 
     edit: Edit = "erase"
-    examples: int = field(default=4, metadata={"min": 1})
     draws: int = field(default=200, metadata={"min": 1})
-    seed: int = 0
 
 
 def run(subject: Subject, options: Options) -> Findings:
@@ -69,36 +56,19 @@ def run(subject: Subject, options: Options) -> Findings:
     by_edit: dict[str, Tensor] = {
         edit: erasure_maps(subject, edit=edit, seed=options.seed) for edit in EDITS
     }
-    maps = by_edit[options.edit]
+    maps = by_edit.pop(options.edit)
     tokens = localisation(maps)
     profile = position_profile(tokens)
     localised = {name: mean(values) for name, values in tokens.items()}
-    edits = {
-        edit: compare_maps(maps, other) for edit, other in by_edit.items() if edit != options.edit
+    edits = {edit: compare_maps(maps, other) for edit, other in by_edit.items()}
+    grid, regions = subject.tokenizer.config.grid, owners(maps)
+    agreement = {
+        kind: mask_agreement(
+            regions, patch_shares(mask, grid), kind == "instance", options.draws, options.seed
+        )
+        for kind in ("instance", "semantic")
+        if (mask := getattr(subject.records, kind)) is not None
     }
-    agreement = {}
-    for kind in ("instance", "semantic"):
-        if (mask := getattr(subject.records, kind)) is not None:
-            shares = patch_shares(mask, subject.tokenizer.config.grid)
-            agreement[kind] = mask_agreement(
-                owners(maps), shares, kind == "instance", options.draws, options.seed
-            )
-    figures = {
-        "teaser": draw_teaser(subject, maps, options.examples),
-        "profile": draw_profile(profile),
-        "positions": draw_positions(maps, subject.program.active),
-    }
-    tables = [
-        Table.of("Localisation of a token", ("", "mean", "low", "high"), localised),
-        Table.of(
-            f"Maps by other edits, beside {options.edit}",
-            ("edit", "correlation of maps", "same owner"),
-            edits,
-        ),
-    ]
-    if agreement:
-        figures["agreement"] = draw_agreement(agreement)
-        tables.append(agreement_table(agreement))
     return Findings(
         numbers={
             "localisation": localised,
@@ -106,8 +76,21 @@ def run(subject: Subject, options: Options) -> Findings:
             "agreement": agreement,
             "profile": profile,
         },
-        tables=tables,
-        figures=figures,
+        tables=[
+            Table.of("Localisation of a token", ("", "mean", "low", "high"), localised),
+            Table.of(
+                f"Maps by other edits, beside {options.edit}",
+                ("edit", "correlation of maps", "same owner"),
+                edits,
+            ),
+            *([agreement_table(agreement)] if agreement else []),
+        ],
+        figures={
+            "teaser": draw_teaser(subject, maps),
+            "profile": draw_profile(profile),
+            "positions": draw_positions(maps, subject.program.active),
+            **({"agreement": draw_agreement(agreement)} if agreement else {}),
+        },
         notes=(
             "A region is the set of locations that depend most on one token. Best-overlap IoU "
             "takes the best region for each mask segment; in instance masks only objects count. "
@@ -136,9 +119,9 @@ def localisation(maps: Tensor) -> dict[str, Array]:
 
 def compare_maps(maps: Tensor, others: Tensor) -> dict[str, float]:
     """Mean correlation of the tokens' maps by two edits, and the share of equal owners."""
-    a, b = maps.flatten(2).double(), others.flatten(2).double()
-    both = (a > 0).any(dim=2) & (b > 0).any(dim=2)
-    a, b = a[both] - a[both].mean(dim=1, keepdim=True), b[both] - b[both].mean(dim=1, keepdim=True)
+    both = (maps > 0).flatten(2).any(dim=2) & (others > 0).flatten(2).any(dim=2)
+    a, b = (each[both].flatten(1).double() for each in (maps, others))
+    a, b = a - a.mean(dim=1, keepdim=True), b - b.mean(dim=1, keepdim=True)
     correlation = (a * b).sum(dim=1) / (a.norm(dim=1) * b.norm(dim=1))
     same = owners(maps) == owners(others)
     return {
@@ -193,69 +176,69 @@ def position_profile(tokens: Mapping[str, Array]) -> list[dict[str, Any]]:
 
 
 def agreement_table(agreement: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A row for each kind of mask and score."""
-    rows = []
-    for kind, found in agreement.items():
-        for score in ("iou", "ari"):
-            controls = found[f"{score}_other_image"], found[f"{score}_shuffled"]
-            rows.append([kind, score, *found[score], *controls, found["p"]])
-        rows[-2][-1] = None  # the test is on ARI alone
+    """A row for each kind of mask and score; the test is on ARI alone."""
+    rows = [
+        [kind, score, *found[score], found[f"{score}_other_image"], found[f"{score}_shuffled"], p]
+        for kind, found in agreement.items()
+        for score, p in (("iou", None), ("ari", found["p"]))
+    ]
     header = ("mask", "", "regions", "low", "high", "another image's", "shuffled", "p")
     return Table("Regions against masks", header, rows)
 
 
-def draw_teaser(subject: Subject, maps: Tensor, examples: int) -> Figure:
+def draw_teaser(subject: Subject, maps: Tensor) -> Figure:
     """Image, program, and heat maps of its strongest tokens, each on its own scale."""
-    rows = min(examples, len(subject))
-    figure = new_figure(1.75 * (_PANELS + 3), 2.15 * rows)
-    grid = figure.add_gridspec(rows, _PANELS + 2, width_ratios=[1, 1.6, *[1] * _PANELS])
-    for row in range(rows):
+    rows: list[list[Panel]] = []
+    for row in range(min(_ROWS, len(subject))):
         image, program = subject.records.images[row], subject.program[row]
         scores = maps[row, : len(program)].mean(dim=(1, 2)).nan_to_num()
         strongest = scores.argsort(descending=True)[:_PANELS].tolist()
         colours = dict(zip(strongest, PALETTE, strict=False))
-        show_image(figure.add_subplot(grid[row, 0]), image)
-        show_program(figure.add_subplot(grid[row, 1]), program, colours)
-        for column, token in enumerate(strongest):
-            axes = figure.add_subplot(grid[row, 2 + column])
-            show_heat(axes, image, maps[row, token])
-            title = f"#{token}, code {int(program.codes[token])}\n{scores[token]:.3f}"
-            axes.set_title(title, size=8.5, color=colours[token], weight="bold")
-    return figure
+        panels = [
+            partial(
+                show_heat,
+                image=image,
+                heat=maps[row, token],
+                title=f"#{token}, code {int(program.codes[token])}\n{scores[token]:.3f}",
+                colour=colours[token],
+            )
+            for token in strongest
+        ]
+        program_panel = partial(show_program, program=program, colours=colours)
+        rows.append([partial(show_image, image=image), program_panel, *panels])
+    return picture_grid(rows, [1, 1.6, *[1] * _PANELS])
 
 
 def draw_profile(profile: Sequence[Mapping[str, Any]]) -> Figure:
-    """Mean, entropy and area of the maps by prefix position, with n."""
-    figure = new_figure(9, 2.8)
-    names = {"mean": "mean of the map", "entropy": "entropy (1: uniform)", "area": "area"}
-    positions = [entry["position"] for entry in profile]
-    cells = figure.add_gridspec(1, 3)
+    """Mean, entropy and area of the maps, and the number of programs, by prefix position."""
+    names = {
+        "mean": "mean of the map",
+        "entropy": "entropy (1: uniform)",
+        "area": "area",
+        "n": "programs that reach it",
+    }
+    figure = new_figure(11, 2.6)
+    cells = figure.add_gridspec(1, len(names))
+    at = [entry["position"] for entry in profile]
     for number, (name, label) in enumerate(names.items()):
-        axes = plain_axes(figure, "position in the program", label, cells[number])
-        low, high = ([entry[name][bound] for entry in profile] for bound in (1, 2))
-        axes.fill_between(positions, low, high, alpha=0.25, lw=0)
-        axes.plot(positions, [entry[name][0] for entry in profile], marker=".", ms=4)
-        axes.set_ylim(bottom=0)
-        if number == 0:
-            beside = axes.twinx()
-            beside.plot(positions, [entry["n"] for entry in profile], color=MUTED, ls=":", lw=1.2)
-            beside.set_ylabel("programs that reach it", color="0.4", size=8)
-            beside.set_ylim(bottom=0)
-            beside.spines[["top"]].set_visible(False)
+        values = {name: [entry[name] for entry in profile]}
+        lines(figure, "position in the program", label, at, values, cells[number]).set_ylim(
+            bottom=0
+        )
     return figure
 
 
 def draw_positions(maps: Tensor, active: Tensor) -> Figure:
     """The mean map of each of the first positions, each on its own scale."""
-    shown = min(16, int(active.any(dim=0).sum()))
-    lines = -(-shown // 8)
-    figure = new_figure(9, 1.45 * lines)
-    for k in range(shown):
-        axes = figure.add_subplot(lines, min(8, shown), k + 1)
+
+    def panel(axes: Axes, k: int) -> None:
         axes.imshow(maps[active[:, k], k].nanmean(dim=0).numpy(), cmap=HEAT)
         axes.set_axis_off()
         axes.set_title(f"#{k}", size=8)
-    return figure
+
+    shown = range(min(_POSITIONS, int(active.any(dim=0).sum())))
+    panels = [partial(panel, k=k) for k in shown]
+    return picture_grid([panels[:8], *([panels[8:]] if panels[8:] else [])], height=2)
 
 
 def draw_agreement(agreement: Mapping[str, Mapping[str, Interval | float]]) -> Figure:

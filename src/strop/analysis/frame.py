@@ -26,7 +26,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,23 @@ class Analysis:
     least: int = 1
     roles: tuple[str, ...] = ("codes", "fields", "lengths")
     check: Callable[[Subject, Any], None] = lambda subject, options: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Options of analyses that resample.
+
+    draws  resamples for intervals, and permutations or sign flips for p-values
+    seed   random seed
+    """
+
+    draws: int = field(default=1000, metadata={"min": 1})
+    seed: int = 0
+
+    @property
+    def sampling(self) -> dict[str, int]:
+        """Both options as `strop.statistics` takes them."""
+        return {"draws": self.draws, "seed": self.seed}
 
 
 def find_analysis(

@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.analysis.findings import Findings, Table
@@ -24,18 +23,20 @@ from strop.analysis.ngrams import (
     shuffled_within,
     symbols_of,
 )
+from strop.analysis.panels import bars, lines, picture_grid
 from strop.analysis.prior import Prior
 from strop.analysis.prior_training import WIDTH, train_prior
 from strop.analysis.subject import Subject, check_disjoint
 from strop.data.loader import record_batches
 from strop.data.spec import open_dataset
 from strop.errors import DataError
-from strop.figures import MUTED, PALETTE, Figure, new_figure, plain_axes, show_image
+from strop.figures import MUTED, PALETTE, Figure, new_figure, show_image
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.statistics import Array, auc, mean_interval, mutual_information
+from strop.statistics import Array, Interval, auc, mean_interval, mutual_information
 
 SHOWN = 6
+TEST_SHARE = 0.2
 PRIOR = "prior"
 
 
@@ -43,17 +44,15 @@ PRIOR = "prior"
 class Options:
     """Options of the grammar analysis.
 
-    pairs       spec of the data to train on, such as scenes:?n=20000&seed=5; without one, the data
-                is split
-    test_share  share of the data that is then tested on
-    epochs      passes of the prior over the training data
-    width       width of the prior
-    samples     programs drawn from the prior
-    seed        random seed
+    pairs    spec of the data to train on, such as scenes:?n=20000&seed=5; without one, the last
+             fifth of the data is tested on
+    epochs   passes of the prior over the training data
+    width    width of the prior
+    samples  programs drawn from the prior
+    seed     random seed
     """
 
     pairs: str = field(default="", metadata={"dataset": True})
-    test_share: float = field(default=0.2, metadata={"above": 0, "below": 1})
     epochs: int = field(default=20, metadata={"min": 1})
     width: int = field(default=WIDTH, metadata={"min": 1})
     samples: int = field(default=512, metadata={"min": 1})
@@ -62,7 +61,7 @@ class Options:
 
 def run(subject: Subject, options: Options) -> Findings:
     """Fit models of programs to those of some images, and evaluate them on those of others."""
-    train, test = training_and_test(subject, options.pairs, options.test_share)
+    train, test = training_and_test(subject, options.pairs)
     prior = train_prior(
         train,
         epochs=options.epochs,
@@ -73,10 +72,13 @@ def run(subject: Subject, options: Options) -> Findings:
         progress=partial(subject.progress, "training the prior"),
     )
     bits = {**counted_bits(train, test), PRIOR: prior.bits(test).double().numpy()}
-    symbols = np.array([len(each) for each in symbols_of(test)])
-    perplexity = {name: float(2 ** (each.sum() / symbols.sum())) for name, each in bits.items()}
-    spent = {name: mean_interval(each, seed=options.seed) for name, each in bits.items()}
+    symbols = sum(map(len, symbols_of(test)))
     fixed = float(test.bits.mean())
+    spent = {name: mean_interval(each, seed=options.seed) for name, each in bits.items()}
+    models = {
+        name: [2 ** (bits[name].sum() / symbols), *each, each.value / fixed]
+        for name, each in spent.items()
+    }
     drawn = prior.sample(options.samples, options.seed)
     lengths = {
         "sampled against held out": length_distance(drawn.lengths, test.lengths),
@@ -85,7 +87,7 @@ def run(subject: Subject, options: Options) -> Findings:
     order = order_information(train, options.seed)
     bigrams = informative_bigrams(bigram_table(neighbours(train), train.codebook_size))
     surprise = surprise_aucs(prior, test, options.seed)
-    figures = {"models": draw_models(bits, symbols, test, drawn)}
+    figures = {"models": draw_models(spent, len(test) / symbols, test, drawn)}
     if subject.tokenizer.decoder is not None:
         figures["samples"] = draw_samples(subject.tokenizer, prior, test, drawn)
     return Findings(
@@ -93,7 +95,7 @@ def run(subject: Subject, options: Options) -> Findings:
             "programs": len(train),
             "test_programs": len(test),
             "codebook_size": train.codebook_size,
-            "perplexity": perplexity,
+            "perplexity": {name: row[0] for name, row in models.items()},
             "bits_per_image": {name: list(interval) for name, interval in spent.items()},
             "fixed_rate_bits": fixed,
             "order_information": order,
@@ -102,18 +104,10 @@ def run(subject: Subject, options: Options) -> Findings:
             "surprise_auc": surprise,
         },
         tables=(
-            Table(
+            Table.of(
                 "Held-out programs",
-                ("model", "perplexity of a symbol", "bits per image", "of the fixed rate"),
-                [
-                    (
-                        name,
-                        perplexity[name],
-                        f"{i.value:.1f} ({i.low:.1f} to {i.high:.1f})",
-                        i.value / fixed,
-                    )
-                    for name, i in spent.items()
-                ],
+                ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
+                models,
             ),
             Table.of("Mutual information of a code and the next", ("", "bits"), order),
             Table(
@@ -147,20 +141,19 @@ def run(subject: Subject, options: Options) -> Findings:
     )
 
 
-def training_and_test(subject: Subject, spec: str, test_share: float) -> tuple[Program, Program]:
+def training_and_test(subject: Subject, spec: str) -> tuple[Program, Program]:
     """Programs to train on and programs to test on.
 
     With a `spec`, its images are trained on and all of the subject is tested on. Without one, the
-    last `test_share` of the subject is tested on.
+    last `TEST_SHARE` of the subject is tested on.
     """
     if not spec:
-        held_out = round(len(subject) * test_share)
-        if not 0 < held_out < len(subject):
+        split = len(subject) - round(len(subject) * TEST_SHARE)
+        if not 0 < split < len(subject):
             raise DataError(
                 f"{len(subject)} images leave none to train on or none to test on.",
                 "Give more images.",
             )
-        split = len(subject) - held_out
         return subject.program[:split], subject.program[split:]
     tokenizer, dataset = subject.tokenizer, open_dataset(spec)
     programs: list[Program] = []
@@ -221,10 +214,12 @@ def length_distance(one: Tensor, other: Tensor) -> dict[str, float]:
 def surprise_aucs(prior: Prior, program: Program, seed: int) -> dict[str, float]:
     """AUC of surprise as a detector of altered programs: 0.5 is chance."""
     own = prior.surprise(program)
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.randint(program.codebook_size, program.codes.shape, generator=generator)
     altered = {
         "shuffled within programs": shuffled_within(program, seed),
         "positions only": shuffled_across(program, seed),
-        "random codes": random_codes(program, seed),
+        "random codes": replace(program, codes=random),
     }
     is_altered = np.repeat([1, 0], len(own))
     return {
@@ -233,38 +228,23 @@ def surprise_aucs(prior: Prior, program: Program, seed: int) -> dict[str, float]
     }
 
 
-def random_codes(program: Program, seed: int) -> Program:
-    """Programs of the same lengths with codes drawn uniformly."""
-    random = torch.Generator().manual_seed(seed)
-    codes = torch.randint(program.codebook_size, program.codes.shape, generator=random)
-    return replace(program, codes=codes)
-
-
 def draw_models(
-    bits: Mapping[str, Array],
-    symbols: NDArray[np.int64],
-    test: Program,
-    drawn: Program,
+    spent: Mapping[str, Interval], share: float, test: Program, drawn: Program
 ) -> Figure:
-    """Bits per symbol of each model, and lengths of held-out and sampled programs."""
-    from matplotlib.ticker import MaxNLocator
+    """Bits per symbol of each model, and lengths of held-out and sampled programs.
 
+    share  images per symbol
+    """
     figure = new_figure(9.0, 3.2)
-    axes = plain_axes(figure, "bits per symbol", "", 121)
-    names = list(bits)[::-1]
-    values = [bits[name].sum() / symbols.sum() for name in names]
-    colours = [PALETTE[0] if name == PRIOR else MUTED for name in names]
-    axes.bar_label(axes.barh(names, values, color=colours), fmt="%.2f", padding=3, size=8)
-    axes.set_xlim(0, max(values) * 1.15)
-    axes = plain_axes(figure, "length", "share of programs", 122)
-    bins = [length - 0.5 for length in range(test.capacity + 2)]
-    for name, lengths in {
-        "held out": test.lengths,
-        "sampled from the prior": drawn.lengths,
-    }.items():
-        axes.hist(lengths.numpy(), bins, density=True, histtype="step", lw=1.6, label=name)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False, fontsize=8)
+    colours = [PALETTE[0] if name == PRIOR else MUTED for name in spent]
+    values = [Interval(*(share * bits for bits in each)) for each in spent.values()]
+    bars(figure, list(spent), values, "bits per symbol", 121, colours)
+    lengths = {"held out": test.lengths, "sampled from the prior": drawn.lengths}
+    counts = {
+        name: (torch.bincount(each, minlength=test.capacity + 1) / len(each)).tolist()
+        for name, each in lengths.items()
+    }
+    lines(figure, "length", "share of programs", range(test.capacity + 1), counts, 122)
     return figure
 
 
@@ -275,18 +255,17 @@ def draw_samples(tokenizer: Tokenizer, prior: Prior, test: Program, drawn: Progr
         "from the prior": drawn[:SHOWN],
         "positions only": shuffled_across(test, 0)[:SHOWN],
     }
-    columns = max(map(len, kinds.values()))
-    figure = new_figure(1.5 * columns, 1.75 * len(kinds))
-    axes = figure.subplots(len(kinds), columns, squeeze=False)
-    for line, (kind, program) in zip(axes, kinds.items(), strict=True):
+    rows = []
+    for kind, program in kinds.items():
         pictures = tokenizer.decode(tokenizer.interpret(program))
-        surprise = prior.surprise(program)
-        for axis in line:
-            axis.set_axis_off()
-        for number, (axis, picture) in enumerate(zip(line, pictures, strict=False)):
-            title = f"{kind}\n" if number == 0 else "\n"
-            show_image(axis, picture, f"{title}{surprise[number]:.1f} bits/code")
-    return figure
+        surprise = prior.surprise(program).tolist()
+        rows.append(
+            [
+                partial(show_image, image=picture, title=f"{kind}\n{bits:.1f} bits/code")
+                for picture, bits in zip(pictures, surprise, strict=True)
+            ]
+        )
+    return picture_grid(rows)
 
 
 ANALYSIS = Analysis(run=run, options=Options, roles=("codes", "fields", "lengths", "pictures"))

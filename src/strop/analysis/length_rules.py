@@ -21,13 +21,14 @@ from strop import curriculum, objective
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.length_choice import best_residual, curves_of, encode_seconds
+from strop.analysis.panels import lines
 from strop.analysis.subject import Subject
 from strop.curriculum import CurriculumConfig
-from strop.figures import MUTED, Figure, new_figure, plain_axes
+from strop.figures import Figure, new_figure
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
 from strop.model.length_rule import allocated_lengths, needs_rate_head, verified_lengths
 from strop.model.rate_head import RateHead, pooled
-from strop.model.tokenizer import Tokenizer
+from strop.model.tokenizer import TokenizerConfig
 from strop.random import seeded
 from strop.statistics import mean_interval
 from strop.training.fit import fit
@@ -36,6 +37,8 @@ ONE, SEARCH, CLASSES = "one length for all", "exhaustive search", "three rates b
 PAPER, RATE, VERIFIED, ORACLE = "the paper's head", "rate head", "rate head, verified", "oracle"
 QUALITIES = (0.85, 0.86, 0.87, 0.88, 0.89, 0.9, 0.91, 0.92, 0.93, 0.94)
 """Qualities at which the calibration of the rate head is checked."""
+STEPS = 1000
+"""Optimizer steps of the rules that are fitted."""
 
 TIMED_IMAGES = 8
 _HALVINGS = 40
@@ -52,7 +55,6 @@ class Options:
     confidence  the share of images that is to reach it
     means       mean lengths at which R² is compared; those above K are left out
     most        images, each of which is interpreted at all K lengths
-    steps       optimizer steps of the rules that are fitted
     seed        of the rules that are fitted, and of intervals
     """
 
@@ -60,7 +62,6 @@ class Options:
     confidence: float = field(default=0.9, metadata={"above": 0, "below": 1})
     means: tuple[int, ...] = (8, 16, 31)
     most: int = field(default=1024, metadata={"min": 16})
-    steps: int = field(default=1000, metadata={"min": 1})
     seed: int = 0
 
 
@@ -79,15 +80,15 @@ class Curves(NamedTuple):
 
     def share(self, lengths: Tensor, quality: float) -> float:
         """The share of images that reach a quality at lengths (n,)."""
-        return (self._at(self.cosine, lengths) >= quality).double().mean().item()
+        return _mean(_at(self.cosine, lengths) >= quality)
+
+    def able(self, quality: float) -> float:
+        """The share of images that reach a quality at some length."""
+        return _mean((self.cosine >= quality).any(dim=1))
 
     def error(self, lengths: Tensor) -> float:
         """The squared error of all images at lengths (n,)."""
-        return self._at(self.residual, lengths).sum().item()
-
-    @staticmethod
-    def _at(values: Tensor, lengths: Tensor) -> Tensor:
-        return values.gather(1, lengths[:, None] - 1)[:, 0]
+        return _at(self.residual, lengths).sum().item()
 
 
 def check(subject: Subject, options: Options) -> None:
@@ -104,26 +105,34 @@ def run(subject: Subject, options: Options) -> Findings:
     inside = None if subject.inside is None else subject.inside[:images]
     progress = partial(subject.progress, "lengths")
     agreements = curves_of(tokenizer, program, fields, inside, progress)
-    last = agreements[-1]
     cosine, residual = (
         torch.from_numpy(np.stack([getattr(each, name) for each in agreements], axis=1))
         for name in ("cosine", "residual")
     )
-    curves = Curves(cosine, residual, last.total_centred, last.size)
+    curves = Curves(cosine, residual, agreements[-1].total_centred, agreements[-1].size)
     scaled = (part * tokenizer.config.teacher.scale for part in fields.split(64))
     statistics = torch.cat([pooled(part) for part in scaled])
     head = cast("RateHead", tokenizer.length_head)
     predicted = head.curves(statistics.to(tokenizer.device)).cpu()
-    measured: list[Tensor] = []
-    rules = make_rules(curves, statistics, predicted, measured, options, tokenizer)
-    result = compare(rules, curves, predicted, options)
-    result["passes"] = {
-        ONE: 0, SEARCH: program.capacity, CLASSES: 0, PAPER: 0, RATE: 0,
-        VERIFIED: sum(map(len, measured)) / images, ORACLE: program.capacity,
-    }  # fmt: skip
+    looks: list[int] = []
+    rules = make_rules(curves, statistics, predicted[:, 0], tokenizer.config, options.seed, looks)
+    rules[VERIFIED](options.quality)
+    passes = {SEARCH: program.capacity, VERIFIED: sum(looks) / images, ORACLE: program.capacity}
+    # Images are encoded in the ways that `encode` offers.
+    ways: dict[str, dict[str, Any]] = {
+        ONE: {"length": "max"},
+        SEARCH: {"length": "search"},
+        RATE: {"quality": options.quality},
+        VERIFIED: {"quality": options.quality, "verify": True},
+    }
     timed = subject.records.images[:TIMED_IMAGES]
-    result["timing"] = time_rules(tokenizer, timed, options.quality)
-    result["calibration"] = calibration(head, predicted, curves, options.confidence)
+    seconds = {name: encode_seconds(tokenizer, timed, **way) for name, way in ways.items()}
+    result = {
+        "passes": {name: passes.get(name, 0) for name in (*rules, ORACLE)},
+        **compare(rules, curves, predicted, options),
+        "timing": {name: each / seconds[ONE] for name, each in seconds.items()},
+        "calibration": calibration(head, predicted, curves, options.confidence),
+    }
     return Findings(
         numbers={"images_compared": images, **result},
         tables=tables(result, options),
@@ -143,103 +152,168 @@ def run(subject: Subject, options: Options) -> Findings:
 ANALYSIS = Analysis(run=run, options=Options, check=check, least=2)
 
 
+# The rules.
+
+DIRECT = (SEARCH, VERIFIED)
+"""Rules whose knob is the quality itself."""
+
+
 def make_rules(
     curves: Curves,
     statistics: Tensor,
-    predicted: Tensor,
-    measured: list[Tensor],
-    options: Options,
-    tokenizer: Tokenizer,
+    log_error: Tensor,
+    config: TokenizerConfig,
+    seed: int,
+    looks: list[int],
 ) -> dict[str, Rule]:
     """The rules by name, but for the oracle, which has no knob.
 
     statistics  (n, 3 d_enc), see `strop.model.rate_head.pooled`
-    predicted   (n, 2, K) log errors by the rate head
-    measured    gets the images that the verified rule interprets, at the quality asked for
+    log_error   (n, K), predicted by the rate head
+    looks       gets the number of images that the verified rule interprets, time after time
     """
     images, k = curves.cosine.shape
-    classes = crossed(partial(classify, curves, options), statistics)
-    papers = crossed(partial(paper_lengths, curves, options, tokenizer), statistics)
-    log_error = predicted[:, 0]
-    least, most = log_error.min().item() - 1, log_error.max().item() + 1
-
-    def one(knob: float) -> Tensor:
-        return torch.full((images,), 1 + int(knob * (k - 1)))
-
-    def search(knob: float) -> Tensor:
-        enough = torch.cat([curves.cosine >= knob, torch.ones(images, 1, dtype=torch.bool)], dim=1)
-        return (1 + enough.int().argmax(dim=1)).clamp(max=k)
-
-    def by_class(knob: float) -> Tensor:
-        return (2.0 ** (classes - 1) * 2 * k * knob).long().clamp(1, k)
-
-    def by_paper(knob: float) -> Tensor:
-        return whole_lengths(k * torch.sigmoid((papers / k).logit() + 40 * knob - 20), k)
-
-    def by_rate(knob: float) -> Tensor:
-        threshold = most + knob * (least - most)
-        return (1 + (log_error > threshold).sum(dim=1)).clamp(max=k)
+    classes = crossed(partial(fit_classes, curves, seed), statistics)
+    papers = crossed(partial(fit_paper, curves, config, seed), statistics) / k
+    most, range_ = log_error.max().item() + 1, log_error.max().item() - log_error.min().item() + 2
 
     def verified(knob: float) -> Tensor:
         def look(rows: Tensor, lengths: Tensor) -> Tensor:
-            if knob == options.quality:
-                measured.append(rows)
+            looks.append(len(rows))
             return curves.cosine[rows, lengths - 1].float()
 
         return verified_lengths(log_error, min(max(knob, 1e-6), 1 - 1e-6), look)[0]
 
     return {
-        ONE: one, SEARCH: search, CLASSES: by_class, PAPER: by_paper, RATE: by_rate,
+        ONE: lambda knob: torch.full((images,), 1 + int(knob * (k - 1))),
+        SEARCH: lambda knob: first_reaching(curves.cosine, knob),
+        CLASSES: lambda knob: (2.0 ** (classes - 1) * 2 * k * knob).long().clamp(1, k),
+        PAPER: lambda knob: whole_lengths(k * (papers.logit() + 40 * knob - 20).sigmoid(), k),
+        RATE: lambda knob: first_reaching(-log_error, knob * range_ - most),
         VERIFIED: verified,
-    }  # fmt: skip
+    }
+
+
+def first_reaching(values: Tensor, least: float) -> Tensor:
+    """The first length (n,) at which values (n, K) are `least` or above; K if there is none."""
+    before = (values < least).int().cumprod(dim=1).sum(dim=1)
+    return (1 + before).clamp(max=values.shape[1])
+
+
+def crossed(fitted: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
+    """(n,): for each half of the rows of x (n, d), what is fitted to the other half says of it.
+
+    `fitted` takes rows of x and their indices.
+    """
+    found = torch.empty(len(x))
+    for half in (0, 1):
+        rows = torch.arange(1 - half, len(x), 2)
+        found[half::2] = fitted(x[rows], rows)(x[half::2])
+    return found
+
+
+def fit_classes(
+    curves: Curves, seed: int, statistics: Tensor, rows: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """A linear classifier of complexity into thirds, 0 to 2: how large the error is at K / 4."""
+    at = 1 - curves.cosine[rows, curves.cosine.shape[1] // 4 - 1]
+    classes = (at.argsort().argsort() * 3 // len(at)).long()
+    width = statistics.shape[1]
+    with seeded(seed):
+        network = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 3))
+
+    def loss(step: int) -> Tensor:
+        return nn.functional.cross_entropy(network(statistics), classes)
+
+    fit(network.parameters(), loss, steps=STEPS, learning_rate=1e-3, seed=seed)
+    return lambda x: network(x).argmax(dim=1)
+
+
+def fit_paper(
+    curves: Curves, config: TokenizerConfig, seed: int, statistics: Tensor, rows: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """The paper's head, taught by the paper's oracle (Appendix A) on curves that do not change.
+
+    The random lengths and probes of phases 2 and 3 are read off the curves.
+    """
+    k, width = curves.cosine.shape[1], config.teacher.width
+    rules = CurriculumConfig(truncation_minimum=min(8, k // 2))
+    per_scalar = config.teacher.scale**2 / curves.size
+    alignment = (1 - curves.cosine[rows] + curves.residual[rows] * per_scalar).float()
+    with seeded(seed):
+        head = LengthHead(LengthHeadConfig(), field_width=width, length=k)
+    means, batch = statistics[:, None, :width], 128
+    random = torch.Generator().manual_seed(seed)
+    state = curriculum.initial_state()
+
+    def loss(step: int) -> Tensor:
+        nonlocal state
+        picked = torch.randint(len(rows), (batch,), generator=random)
+        uniform = torch.rand(batch, generator=random)
+        lengths = curriculum.random_lengths(uniform, torch.ones(()), rules, k)
+        probes = curriculum.probe_lengths(lengths, rules, k)
+        error, short, long = (
+            alignment[picked, at - 1] for at in (lengths, probes.short, probes.long)
+        )
+        state, targets, _ = curriculum.observe(state, error, error, probes, short, long, rules, k)
+        return objective.length_loss(head(means[picked]), targets, k)
+
+    fit(head.parameters(), loss, steps=STEPS, learning_rate=3e-4, seed=seed)
+    return lambda x: head(x[:, None, :width])
+
+
+# The comparison.
 
 
 def compare(
     rules: Mapping[str, Rule], curves: Curves, predicted: Tensor, options: Options
 ) -> dict[str, Any]:
     """Mean length at the quality, and R² centred at each mean length less that of one length."""
-    k = curves.cosine.shape[1]
-    able = (curves.cosine >= options.quality).any(dim=1)
-    goal = min(options.confidence, able.double().mean().item())
-    oracle = rules[SEARCH](options.quality)
-    at_quality: dict[str, Tensor] = {
-        name: turned(rule, lambda lengths: curves.share(lengths, options.quality) >= goal)[1]
-        for name, rule in rules.items()
-        if name not in (SEARCH, VERIFIED)
-    }
-    at_quality |= {SEARCH: oracle, VERIFIED: rules[VERIFIED](options.quality), ORACLE: oracle}
-    even = at_quality[ONE].double().mean().item()
-    tokens = {
-        name: {
-            "tokens": (mean := at_quality[name].double().mean().item()),
-            "of_one_length": mean / even,
-            "reached": curves.share(at_quality[name], options.quality),
-        }
-        for name in (*rules, ORACLE)
-    }
-    gains: dict[str, dict[str, float]] = {name: {} for name in (*rules, ORACLE)}
+    at_quality = lengths_at(rules, curves, options.quality, options.confidence)
+    even = _mean(at_quality[ONE])
+    gains: dict[str, dict[str, float]] = {name: {} for name in at_quality}
     levels: dict[str, float] = {}
     intervals: dict[str, list[float]] = {}
-    for mean in (each for each in options.means if each <= k):
-        base = error_at_mean(rules[ONE], curves, mean)
-        levels[str(mean)] = 1 - base / curves.total
-        for name, rule in rules.items():
-            gains[name][str(mean)] = (base - error_at_mean(rule, curves, mean)) / curves.total
+    for mean in (each for each in options.means if each <= curves.cosine.shape[1]):
         shared = allocated_lengths(predicted[:, 1].exp(), mean)
-        gains[RATE][str(mean)] = (base - curves.error(shared)) / curves.total
-        best = float(best_residual(curves.residual.numpy(), mean))
-        gains[ORACLE][str(mean)] = (base - best) / curves.total
-        each = curves.residual[:, mean - 1] - curves.residual.gather(1, shared[:, None] - 1)[:, 0]
+        errors = {name: error_at_mean(rule, curves, mean) for name, rule in rules.items()}
+        errors[RATE] = curves.error(shared)
+        errors[ORACLE] = float(best_residual(curves.residual.numpy(), mean))
+        for name, error in errors.items():
+            gains[name][str(mean)] = (errors[ONE] - error) / curves.total
+        levels[str(mean)] = 1 - errors[ONE] / curves.total
+        each = curves.residual[:, mean - 1] - _at(curves.residual, shared)
         found = mean_interval(each.numpy(), seed=options.seed)
         scale = len(each) / curves.total
         intervals[str(mean)] = [found.low * scale, found.high * scale]
     return {
-        "able": able.double().mean().item(),
-        "at_quality": tokens,
+        "able": curves.able(options.quality),
+        "at_quality": {
+            name: {
+                "tokens": _mean(lengths),
+                "of_one_length": _mean(lengths) / even,
+                "reached": curves.share(lengths, options.quality),
+            }
+            for name, lengths in at_quality.items()
+        },
         "r2_centred_of_one_length": levels,
         "r2_centred_gain": gains,
         "r2_centred_gain_of_rate_head": intervals,
     }
+
+
+def lengths_at(
+    rules: Mapping[str, Rule], curves: Curves, quality: float, confidence: float
+) -> dict[str, Tensor]:
+    """The lengths by each rule, and by the oracle, at which enough images reach a quality."""
+    goal = min(confidence, curves.able(quality))
+    found = {
+        name: rule(quality)
+        if name in DIRECT
+        else turned(rule, lambda lengths: curves.share(lengths, quality) >= goal)[1]
+        for name, rule in rules.items()
+    }
+    return {**found, ORACLE: found[SEARCH]}
 
 
 def turned(rule: Rule, enough: Callable[[Tensor], bool]) -> tuple[Tensor, Tensor]:
@@ -258,74 +332,9 @@ def turned(rule: Rule, enough: Callable[[Tensor], bool]) -> tuple[Tensor, Tensor
 
 def error_at_mean(rule: Rule, curves: Curves, mean: float) -> float:
     """The squared error of all images at a mean length, linear between steps of the knob."""
-    sides = turned(rule, lambda lengths: lengths.double().mean().item() >= mean)
-    means, errors = zip(
-        *((each.double().mean().item(), curves.error(each)) for each in sides), strict=True
-    )
+    sides = turned(rule, lambda lengths: _mean(lengths) >= mean)
+    means, errors = zip(*((_mean(each), curves.error(each)) for each in sides), strict=True)
     return float(np.interp(mean, means, errors))
-
-
-def crossed(fitted: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
-    """(n,): for each half of the rows of x (n, d), what is fitted to the other half says of it.
-
-    `fitted` takes rows of x and their indices.
-    """
-    found = torch.empty(len(x))
-    for half in (0, 1):
-        rows = torch.arange(1 - half, len(x), 2)
-        found[half::2] = fitted(x[rows], rows)(x[half::2])
-    return found
-
-
-def classify(
-    curves: Curves, options: Options, statistics: Tensor, rows: Tensor
-) -> Callable[[Tensor], Tensor]:
-    """A linear classifier of complexity into thirds, 0 to 2: how large the error is at K / 4."""
-    at = 1 - curves.cosine[rows, curves.cosine.shape[1] // 4 - 1]
-    classes = (at.argsort().argsort() * 3 // len(at)).long()
-    with seeded(options.seed):
-        network = nn.Sequential(
-            nn.LayerNorm(statistics.shape[1]), nn.Linear(statistics.shape[1], 3)
-        )
-
-    def loss(step: int) -> Tensor:
-        return nn.functional.cross_entropy(network(statistics), classes)
-
-    fit(network.parameters(), loss, steps=options.steps, learning_rate=1e-3, seed=options.seed)
-    return lambda x: network(x).argmax(dim=1)
-
-
-def paper_lengths(
-    curves: Curves, options: Options, tokenizer: Tokenizer, statistics: Tensor, rows: Tensor
-) -> Callable[[Tensor], Tensor]:
-    """The paper's head, taught by the paper's oracle (Appendix A) on curves that do not change.
-
-    The random lengths and probes of phases 2 and 3 are read off the curves.
-    """
-    k, width = curves.cosine.shape[1], tokenizer.config.teacher.width
-    config = CurriculumConfig(truncation_minimum=min(8, k // 2))
-    per_scalar = tokenizer.config.teacher.scale**2 / curves.size
-    alignment = (1 - curves.cosine[rows] + curves.residual[rows] * per_scalar).float()
-    with seeded(options.seed):
-        head = LengthHead(LengthHeadConfig(), field_width=width, length=k)
-    means, batch = statistics[:, None, :width], 128
-    random = torch.Generator().manual_seed(options.seed)
-    state = curriculum.initial_state()
-
-    def loss(step: int) -> Tensor:
-        nonlocal state
-        picked = torch.randint(len(rows), (batch,), generator=random)
-        uniform = torch.rand(batch, generator=random)
-        lengths = curriculum.random_lengths(uniform, torch.ones(()), config, k)
-        probes = curriculum.probe_lengths(lengths, config, k)
-        error, short, long = (
-            alignment[picked, at - 1] for at in (lengths, probes.short, probes.long)
-        )
-        state, targets, _ = curriculum.observe(state, error, error, probes, short, long, config, k)
-        return objective.length_loss(head(means[picked]), targets, k)
-
-    fit(head.parameters(), loss, steps=options.steps, learning_rate=3e-4, seed=options.seed)
-    return lambda x: head(x[:, None, :width])
 
 
 def calibration(
@@ -336,56 +345,34 @@ def calibration(
     found = []
     for quality in QUALITIES:
         lengths = head.shortest(predicted, quality, confidence).cpu()
-        able = (curves.cosine >= quality).any(dim=1).double().mean().item()
-        reached = curves.share(lengths, quality)
+        able, reached = curves.able(quality), curves.share(lengths, quality)
         found.append(
             {
                 "quality": quality,
                 "able": able,
                 "reached": reached,
                 "reached_of_able": reached / able if able else float("nan"),
-                "tokens": lengths.double().mean().item(),
+                "tokens": _mean(lengths),
             }
         )
     return found
 
 
-def time_rules(tokenizer: Tokenizer, images: Tensor, quality: float) -> dict[str, float]:
-    """The time to encode uint8 images (b, 3, H, H) by rules, over that of one forced length."""
-    ways: dict[str, dict[str, Any]] = {
-        ONE: {"length": "max"},
-        SEARCH: {"length": "search"},
-        RATE: {"quality": quality},
-        VERIFIED: {"quality": quality, "verify": True},
-    }
-    seconds = {name: encode_seconds(tokenizer, images, **way) for name, way in ways.items()}
-    return {name: each / seconds[ONE] for name, each in seconds.items()}
-
-
 def tables(result: dict[str, Any], options: Options) -> list[Table]:
     """The rules side by side, and the calibration of the rate head."""
-    means = list(result["r2_centred_of_one_length"])
-    rows = [
-        [
-            name,
-            each["tokens"],
-            each["of_one_length"],
-            each["reached"],
-            *(result["r2_centred_gain"][name][mean] for mean in means),
-            result["passes"][name],
-            result["timing"].get(name),
-        ]
+    gains, passes, timing = result["r2_centred_gain"], result["passes"], result["timing"]
+    rows = {
+        name: [*each.values(), *gains[name].values(), passes[name], timing.get(name)]
         for name, each in result["at_quality"].items()
-    ]
+    }
     header = ["rule", "tokens", "of one length", "share that reaches"]
-    header += [f"R² at mean {mean}, gain" for mean in means] + ["passes", "time"]
-    asked = [list(each.values()) for each in result["calibration"]]
+    header += [f"R² at mean {mean}, gain" for mean in gains[ONE]] + ["passes", "time"]
     return [
-        Table(f"Lengths for a cosine of {options.quality:g}", header, rows),
+        Table.of(f"Lengths for a cosine of {options.quality:g}", header, rows),
         Table(
             f"Quality asked with a confidence of {options.confidence:g}",
             ["quality", "can reach it", "reach it", "reach it, of those that can", "tokens"],
-            asked,
+            [list(each.values()) for each in result["calibration"]],
         ),
     ]
 
@@ -394,29 +381,22 @@ def draw(
     rules: Mapping[str, Rule], curves: Curves, result: dict[str, Any], options: Options
 ) -> Figure:
     """Tokens over the guaranteed quality, and the gain in R² over the mean length."""
-    figure = new_figure(10, 4)
-    left = plain_axes(figure, "quality that is reached (cosine)", "mean length", 121)
     able = np.quantile(curves.cosine.amax(dim=1).numpy(), 1 - options.confidence)
-    qualities = np.linspace(curves.cosine[:, 0].quantile(0.5).item(), able, 16)
-    for name, rule in rules.items():
-        means = []
-        for quality in map(float, qualities):
-            if name in (SEARCH, VERIFIED):
-                lengths = rule(quality)
-            else:
-                goal = partial(_reaches, curves, quality, options.confidence)
-                lengths = turned(rule, goal)[1]
-            means.append(lengths.double().mean().item())
-        left.plot(qualities, means, "--" if name == SEARCH else "-", label=name)
-    left.legend(frameon=False, fontsize=8)
-    right = plain_axes(figure, "mean length", "R² centred less that of one length", 122)
-    for name, gains in result["r2_centred_gain"].items():
-        (line,) = right.plot([int(mean) for mean in gains], list(gains.values()), "o-", label=name)
-        if name == ORACLE:
-            line.set(color=MUTED, linestyle="--")
-    right.legend(frameon=False, fontsize=8)
+    qualities = np.linspace(curves.cosine[:, 0].quantile(0.5).item(), able, 16).tolist()
+    at = [lengths_at(rules, curves, each, options.confidence) for each in qualities]
+    tokens = {name: [_mean(each[name]) for each in at] for name in at[0]}
+    gains = {name: list(each.values()) for name, each in result["r2_centred_gain"].items()}
+    means = [int(mean) for mean in result["r2_centred_of_one_length"]]
+    figure = new_figure(10, 4)
+    lines(figure, "quality that is reached (cosine)", "mean length", qualities, tokens, 121)
+    lines(figure, "mean length", "R² centred less that of one length", means, gains, 122)
     return figure
 
 
-def _reaches(curves: Curves, quality: float, share: float, lengths: Tensor) -> bool:
-    return curves.share(lengths, quality) >= share
+def _at(values: Tensor, lengths: Tensor) -> Tensor:
+    """The entries (n,) of values (n, K) at lengths (n,)."""
+    return values.gather(1, lengths[:, None] - 1)[:, 0]
+
+
+def _mean(values: Tensor) -> float:
+    return values.double().mean().item()

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.analysis.regions import NOBODY
-from strop.figures import MUTED, PALETTE, Axes, Figure, plain_axes
+from strop.figures import MUTED, PALETTE, Axes, Figure, new_figure, plain_axes
 from strop.program import Program
 from strop.statistics import Interval
 
 _GOLDEN = 0.618034
 _PER_LINE = 8  # codes on a line of a program
+
+Panel = Callable[[Axes], None]
+"""Draws one picture into axes."""
+
+
+def picture_grid(
+    rows: Sequence[Sequence[Panel]], widths: Sequence[float] | None = None, height: float = 2.1
+) -> Figure:
+    """Lines of pictures; `widths` of columns and `height` of a line are in 1.75 inches and inches.
+
+    A line may be shorter than the first one.
+    """
+    widths = widths or [1.0] * len(rows[0]) if rows else [1.0]
+    figure = new_figure(1.75 * sum(widths), max(height * len(rows), 1))
+    cells = figure.add_gridspec(max(len(rows), 1), len(widths), width_ratios=widths)
+    for line, panels in enumerate(rows):
+        for column, panel in enumerate(panels):
+            panel(figure.add_subplot(cells[line, column]))
+    return figure
+
+
+def lines(
+    figure: Figure,
+    x: str,
+    y: str,
+    at: Sequence[float],
+    series: Mapping[str, Sequence[Interval | float]],
+    position: Any = 111,
+) -> Axes:
+    """A line for each name over `at`, with a band where values are intervals."""
+    axes = plain_axes(figure, x, y, position)
+    for name, values in series.items():
+        rows = [
+            each if isinstance(each, Interval) else Interval(each, each, each) for each in values
+        ]
+        axes.plot(at, [row.value for row in rows], marker=".", label=name)
+        axes.fill_between(
+            at, [row.low for row in rows], [row.high for row in rows], alpha=0.2, lw=0
+        )
+    if len(series) > 1:
+        axes.legend(frameon=False, fontsize=8)
+    return axes
 
 
 def show_program(axes: Axes, program: Program, colours: Mapping[int, str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from strop.config import from_dict, to_dict
 from strop.curriculum import CurriculumConfig
@@ -62,8 +62,7 @@ OTHERS = ("flextok-d12-d12-in1k", "one-d-piece-s-256")
 MEAN = "mean"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
+class Cell(NamedTuple):
     """One figure. `variant` is a preset, a teacher or a baseline; `representation` may be empty."""
 
     table: str
@@ -83,22 +82,20 @@ def cells() -> tuple[Cell, ...]:
     for table in tomllib.loads(TABLES.read_text(encoding="utf-8"))["table"]:
         keys = table["keys"]
         for row in table["rows"]:
-            place = dict(zip(keys, row, strict=False))
+            place = {"representation": "", **dict(zip(keys, row, strict=False))}
             for column, value in zip(table["columns"], row[len(keys) :], strict=True):
                 *dataset, measure = column.split()
-                found.append(
-                    Cell(
-                        table=table["label"],
-                        suite=table["suite"],
-                        trained_on=table["trained_on"],
-                        variant=place["variant"],
-                        representation=place.get("representation", ""),
-                        dataset=dataset[0] if dataset else place["dataset"],
-                        measure=measure,
-                        value=float(value),
-                    )
-                )
+                where = {**place, "dataset": dataset[0]} if dataset else place
+                about = {name: table[name] for name in ("suite", "trained_on")}
+                cell = Cell(table["label"], **about, **where, measure=measure, value=float(value))
+                found.append(cell)
     return tuple(found)
+
+
+@cache
+def figures() -> dict[tuple[Any, ...], float]:
+    """The value of every cell by all else that it says, without its table."""
+    return {cell[1:-1]: cell.value for cell in reversed(cells())}
 
 
 def variants() -> list[str]:
@@ -118,17 +115,16 @@ class Setting:
 
     def value(self, suite: str, measure: str, representation: str = "") -> float | None:
         """The paper's value for this setting, if it has one."""
-        for cell in cells() if not self.differs else ():
-            if (
-                cell.suite == suite
-                and cell.measure == measure
-                and cell.dataset == self.dataset
-                and cell.trained_on == self.trained_on
-                and cell.representation == representation
-                and cell.variant == _row(self.variant, representation)
-            ):
-                return cell.value
-        return None
+        wanted = (
+            suite,
+            self.trained_on,
+            # The teacher has its own row.
+            self.variant.split("-", 2)[2] if representation == "teacher" else self.variant,
+            representation,
+            self.dataset,
+            measure,
+        )
+        return None if self.differs else figures().get(wanted)
 
 
 def setting_of(part: Mapping[str, Any]) -> Setting:
@@ -223,8 +219,3 @@ def _kind(spec: object) -> str | None:
         return parse_spec(str(spec)).kind if spec else None
     except StropError:
         return None
-
-
-def _row(variant: str, representation: str) -> str:
-    """The row of the paper's table for a representation: the teacher has its own."""
-    return variant.split("-", 2)[2] if representation == "teacher" else variant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.lpips import LPIPS
+from strop.analysis.panels import picture_grid
 from strop.analysis.subject import Subject
 from strop.errors import ModelError
-from strop.figures import Figure, new_figure, show_image
+from strop.figures import Figure, show_image
 from strop.statistics import bootstrap
 from strop.training.decoder_training import ssim
 
@@ -85,12 +87,12 @@ def run(subject: Subject, options: Options) -> Findings:
 
 def draw(pairs: Sequence[tuple[Tensor, Tensor]]) -> Figure:
     """Images (3, H, H) above their previews."""
-    figure = new_figure(1.6 * len(pairs), 3.4)
-    for column, pair in enumerate(pairs):
-        for row, (image, title) in enumerate(zip(pair, ("image", "preview"), strict=True)):
-            axes = figure.add_subplot(2, len(pairs), 1 + column + row * len(pairs))
-            show_image(axes, image, title if column == 0 else "")
-    return figure
+    return picture_grid(
+        [
+            [partial(show_image, image=pair[row], title=title) for pair in pairs]
+            for row, title in enumerate(("image", "preview"))
+        ]
+    )
 
 
 ANALYSIS = Analysis(

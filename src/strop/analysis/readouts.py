@@ -6,7 +6,8 @@ Section 4, "Code reuse and unsupervised readouts"; Figure 4.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.panels import legend, show_ids
+from strop.analysis.panels import Panel, legend, picture_grid, show_ids
 from strop.analysis.regions import (
     NOBODY,
     REMOVALS,
@@ -29,9 +30,10 @@ from strop.analysis.regions import (
     pooled_table,
 )
 from strop.analysis.subject import Subject
-from strop.figures import Figure, new_figure, show_image
+from strop.figures import Figure, show_image
 from strop.statistics import Array, adjusted_rand, mean_interval
 
+_ROWS = 4  # images in the figure
 COLUMNS = {
     "miou_majority": "mIoU, majority",
     "miou_hungarian": "mIoU, Hungarian",
@@ -46,13 +48,9 @@ class Options(RemovalOptions):
     """Options of the analysis of readouts.
 
     clusters  of k-means; 0 for as many as there are classes
-    examples  images in the figure
-    seed      of k-means and of the control
     """
 
     clusters: int = 0
-    examples: int = field(default=4, metadata={"min": 1})
-    seed: int = 0
 
 
 def run(subject: Subject, options: Options) -> Findings:
@@ -78,19 +76,17 @@ def run(subject: Subject, options: Options) -> Findings:
     ids |= {"codes": owned, "codes of another image": owned[order]}
     scores = {name: score(each, shares, fitted) for name, each in ids.items()}
     scores["most frequent class"] = score(torch.zeros_like(owned), shares, fitted)
+    rows = {
+        name: [getattr(found[key], "value", found[key]) for key in COLUMNS]
+        for name, found in scores.items()
+    }
+    title = f"Readouts on {int((~fitted).sum())} images, named on the other half"
     return Findings(
         numbers={"clusters": clusters, "readouts": scores},
         tables=[
-            Table(
-                f"Readouts on {int((~fitted).sum())} images, named on the other half",
-                ("", *COLUMNS.values()),
-                [
-                    [name, *(getattr(found[key], "value", found[key]) for key in COLUMNS)]
-                    for name, found in scores.items()
-                ],
-            )
+            Table.of(title, ("", *COLUMNS.values()), rows),
         ],
-        figures={"regions": draw(subject, ids, shares, fitted, options.examples)},
+        figures={"regions": draw(subject, ids, shares, fitted)},
         notes=(
             "Majority names every cluster or code by its most frequent class, many to one; one "
             "that was not seen gets the most frequent class of all. Hungarian gives each class at "
@@ -183,31 +179,29 @@ def _with_nobody(ids: Tensor) -> Tensor:
     return torch.where(ids == NOBODY, int(ids.max()) + 1, ids)
 
 
-def draw(
-    subject: Subject, ids: Mapping[str, Tensor], shares: Tensor, fitted: Tensor, examples: int
-) -> Figure:
+def draw(subject: Subject, ids: Mapping[str, Tensor], shares: Tensor, fitted: Tensor) -> Figure:
     """Images that were not fitted on: masks, clusters of three kinds, and codes by class."""
-    masks, grid = subject.records.semantic, subject.tokenizer.config.grid
-    assert masks is not None
-    rows = (~fitted).nonzero()[:examples, 0].tolist()
-    clusters = {name: each for name, each in ids.items() if not name.startswith("codes")}
+    assert subject.records.semantic is not None
+    grid = (subject.tokenizer.config.grid,) * 2
     codes = _with_nobody(ids["codes"])
     names = majority(pooled_table(codes[fitted], shares[fitted], int(codes.max()) + 1))
     classes = torch.from_numpy(names)[codes]
-    columns = len(clusters) + 3
-    figure = new_figure(1.75 * columns, 2.0 * max(len(rows), 1) + 0.5)
-    axes = figure.subplots(max(len(rows), 1), columns, squeeze=False)
+    rows: list[list[Panel]] = []
     present: set[int] = set()
-    for line, row in zip(axes, rows, strict=False):
-        mask = masks[row].long()
+    for row in (~fitted).nonzero()[:_ROWS, 0].tolist():
+        mask = subject.records.semantic[row].long()
         mask = torch.where(mask < len(subject.classes), mask, NOBODY)
-        named = classes[row].view(grid, grid)
-        show_image(line[0], subject.records.images[row])
-        show_ids(line[1], mask, "mask")
-        for axis, (name, each) in zip(line[2:], clusters.items(), strict=False):
-            show_ids(axis, each[row].view(grid, grid), name, arbitrary=True)
-        show_ids(line[-1], named, "codes by class")
+        named = classes[row].view(grid)
+        clusters = [
+            partial(show_ids, ids=each[row].view(grid), title=name, arbitrary=True)
+            for name, each in ids.items()
+            if not name.startswith("codes")
+        ]
+        by_class = partial(show_ids, ids=named, title="codes by class")
+        image = partial(show_image, image=subject.records.images[row])
+        rows.append([image, partial(show_ids, ids=mask, title="mask"), *clusters, by_class])
         present |= set(mask.unique().tolist()) | set(named.unique().tolist())
+    figure = picture_grid(rows)
     legend(figure, subject.classes, sorted(present - {NOBODY}))
     return figure
 

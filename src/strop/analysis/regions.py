@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from strop.analysis.counterfactual import Edit, Removal, erasure
+from strop.analysis.frame import Sampling
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
 from strop.program import Program
@@ -31,7 +32,7 @@ REMOVALS: dict[Edit, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemovalOptions:
+class RemovalOptions(Sampling):
     """Options of analyses that remove tokens.
 
     edit  how a token is removed: erase (leaves a hole) or delete (closes the gap)

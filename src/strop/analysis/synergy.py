@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from strop.analysis.counterfactual import Removal, pair_erasure, rows_within
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.panels import show_ids
+from strop.analysis.panels import Panel, picture_grid, show_ids
 from strop.analysis.regions import (
     NOBODY,
     REMOVALS,
@@ -29,29 +29,23 @@ from strop.analysis.regions import (
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
 from strop.errors import ProgramError
-from strop.figures import MUTED, PALETTE, Figure, new_figure, plain_axes, show_heat, show_image
+from strop.figures import Figure, show_heat, show_image
 from strop.program import Program
 from strop.statistics import Array, mean_interval, paired_test
 
-_SHOWN = 3  # pairs beside each image
+_ROWS, _SHOWN = 4, 3  # images in the figure, and pairs beside each
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RemovalOptions):
     """Options of the synergy analysis.
 
-    pairs     active pairs drawn from each program; 0 for all
-    examples  images in the figure
-    draws     sign flips for the p-values
-    memory    GiB that the interpretation of pairs may take
-    seed      random seed
+    pairs   active pairs drawn from each program; 0 for all
+    memory  GiB that the interpretation of pairs may take
     """
 
     pairs: int = 64
-    examples: int = field(default=4, metadata={"min": 1})
-    draws: int = field(default=1000, metadata={"min": 1})
     memory: float = field(default=1.0, metadata={"above": 0})
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,10 +62,6 @@ class Scored:
     halves: Array
 
 
-ImageScores = tuple[Array, Array]
-"""Images `(N,)` and the score of each `(N,)`."""
-
-
 def run(subject: Subject, options: Options) -> Findings:
     """Measure the synergy of active pairs, of the strongest ones, and of pairs without any."""
     tokenizer, program = subject.tokenizer, subject.program
@@ -85,39 +75,36 @@ def run(subject: Subject, options: Options) -> Findings:
     active = measure(subject, maps, drawn, options)
     controls = draw_pairs(program, options.pairs, options.seed, inactive=True)
     inactive = measure(subject, maps, controls, options)
-    comparisons: dict[str, Mapping[str, float | None]] = {
-        # Without an inactive token nothing changes: zero by construction, so there is no test.
-        "active pairs against inactive tokens": {
-            **_compare(
-                _by_image(active.pairs, np.abs(active.scores)),
-                _by_image(inactive.pairs, np.abs(inactive.scores)),
-                options,
-            ),
-            "d": None,
-            "p": None,
-        },
-        "strongest pair against random active pairs": _compare(*strongest(active), options),
+    images = len(subject)
+    groups = {
+        "active pairs against inactive tokens": [
+            by_image(each.pairs, np.abs(each.scores), images) for each in (active, inactive)
+        ],
+        "strongest pair against random active pairs": strongest(active, images),
     }
     masks = subject.records.semantic
     masks = masks if subject.records.instance is None else subject.records.instance
     if masks is not None:
         shares = patch_shares(masks, tokenizer.config.grid)
         segments = main_segments(owners(maps), shares, program.capacity)
-        comparisons["pairs on one segment against pairs on two"] = _compare(
-            *same_segment(active, segments), options
-        )
-        comparisons["overlap with a segment, strongest against a random pair"] = _compare(
-            map_overlap(subject, maps, strongest_of_each(active), shares, options.edit),
-            map_overlap(subject, maps, random_of_each(active, options.seed), shares, options.edit),
-            options,
-        )
+        groups["pairs on one segment against pairs on two"] = same_segment(active, segments)
+        random = torch.randperm(len(drawn), generator=torch.Generator().manual_seed(options.seed))
+        groups["overlap with a segment, strongest against a random pair"] = [
+            map_overlap(subject, maps, drawn[first_of_each(order, drawn)], shares, options.edit)
+            for order in (torch.from_numpy(np.argsort(-active.scores)), random)
+        ]
+    comparisons: dict[str, Mapping[str, float | None]] = {
+        name: paired_test(*both, **options.sampling) for name, both in groups.items()
+    }
+    # Without an inactive token nothing changes: zero by construction, so there is no test.
+    control = "active pairs against inactive tokens"
+    comparisons[control] = {**comparisons[control], "d": None, "p": None}
     return Findings(
         numbers={
             "pairs": len(active.scores),
-            "score": mean_interval(_by_image(active.pairs, active.scores)[1], draws=500),
+            "score": mean_interval(by_image(active.pairs, active.scores, images), draws=500),
             "positive": float((active.scores > 0).mean()),
             "comparisons": comparisons,
-            "by_distance": by_distance(active),
         },
         tables=[
             Table.of(
@@ -126,10 +113,7 @@ def run(subject: Subject, options: Options) -> Findings:
                 comparisons,
             )
         ],
-        figures={
-            "pairs": draw_maps(subject, maps, active, masks, options),
-            "scores": draw_scores(active, inactive),
-        },
+        figures={"pairs": draw_maps(subject, maps, active, masks, options.edit)},
         notes=(
             "Syn = D_ij - D_i - D_j. It is positive where either token suffices to keep the field "
             "and negative where losing one token has the effect of losing both. Comparisons with "
@@ -193,16 +177,14 @@ def measure(subject: Subject, maps: Tensor, pairs: Tensor, options: Options) -> 
     return Scored(pairs, both @ np.array([share, 1 - share]), both)
 
 
-def strongest(scored: Scored) -> tuple[ImageScores, ImageScores]:
+def strongest(scored: Scored, images: int) -> tuple[Array, Array]:
     """Each image's best pair on one half, and the mean of its pairs, both on the other half."""
-    rows = scored.pairs[:, 0].numpy()
-    images = np.unique(rows)
-    best, average = [], []
-    for image in images:
-        first, second = scored.halves[rows == image].T
-        best.append(second[first.argmax()])
-        average.append(second.mean())
-    return (images, np.array(best)), (images, np.array(average))
+    first, second = scored.halves.T
+    best = first_of_each(torch.from_numpy(np.argsort(-first, kind="stable")), scored.pairs)
+    return (
+        by_image(scored.pairs[best], second[best.numpy()], images),
+        by_image(scored.pairs, second, images),
+    )
 
 
 def main_segments(owned: Tensor, shares: Tensor, capacity: int) -> Tensor:
@@ -214,130 +196,68 @@ def main_segments(owned: Tensor, shares: Tensor, capacity: int) -> Tensor:
     return segments
 
 
-def same_segment(scored: Scored, segments: Tensor) -> tuple[ImageScores, ImageScores]:
+def same_segment(scored: Scored, segments: Tensor) -> tuple[Array, Array]:
     """Scores by image of pairs whose tokens share a main segment, and of pairs on two."""
     row, i, j = scored.pairs.unbind(dim=1)
     known = (segments[row, i] != NOBODY) & (segments[row, j] != NOBODY)
     same = known & (segments[row, i] == segments[row, j])
-    first, second = (
-        _by_image(scored.pairs[chosen], scored.scores[chosen.numpy()])
-        for chosen in (same, known & ~same)
+    one, two = (
+        by_image(scored.pairs[which], scored.scores[which.numpy()], len(segments))
+        for which in (same, known & ~same)
     )
-    return first, second
-
-
-def strongest_of_each(scored: Scored) -> Tensor:
-    """The pair with the highest score of each image: `(N, 3)`."""
-    order = torch.from_numpy(np.lexsort([-scored.scores, scored.pairs[:, 0].numpy()]))
-    return _first_of_each(scored.pairs[order])
-
-
-def random_of_each(scored: Scored, seed: int) -> Tensor:
-    """A random pair of each image: `(N, 3)`."""
-    order = torch.randperm(len(scored.pairs), generator=torch.Generator().manual_seed(seed))
-    mixed = scored.pairs[order]
-    return _first_of_each(mixed[mixed[:, 0].argsort(stable=True)])
+    return one, two
 
 
 def map_overlap(
     subject: Subject, maps: Tensor, pairs: Tensor, shares: Tensor, edit: Removal
-) -> ImageScores:
-    """Best IoU of the upper half of each pair's synergy map with one mask segment."""
-    row = pairs[:, 0]
+) -> Array:
+    """Best IoU of the upper half of each pair's synergy map with one mask segment: `(B,)`."""
     synergy = torch.cat(list(synergy_maps(subject, maps, pairs, edit)))
     covered = (synergy >= synergy.amax(dim=1, keepdim=True) / 2).double()
-    inside = torch.einsum("ns,nsc->nc", covered, shares[row])
-    union = inside.sum(dim=1, keepdim=True) + shares[row].sum(dim=1) - inside
-    return row.numpy(), (inside / union.clamp(min=1e-12)).amax(dim=1).numpy()
+    mine = shares[pairs[:, 0]]
+    inside = torch.einsum("ns,nsc->nc", covered, mine)
+    union = inside.sum(dim=1, keepdim=True) + mine.sum(dim=1) - inside
+    return by_image(pairs, (inside / union.clamp(min=1e-12)).amax(dim=1).numpy(), len(subject))
 
 
-def by_distance(scored: Scored) -> list[dict[str, Any]]:
-    """Mean score of pairs by the distance of their positions in the program."""
-    apart = (scored.pairs[:, 2] - scored.pairs[:, 1]).numpy()
-    return [
-        {
-            "distance": int(distance),
-            "n": int((apart == distance).sum()),
-            "score": float(scored.scores[apart == distance].mean()),
-        }
-        for distance in np.unique(apart)
-    ]
+def first_of_each(order: Tensor, pairs: Tensor) -> Tensor:
+    """The place of the first pair `(N,)` of each image, where pairs are taken in an order."""
+    rows = pairs[order, 0]
+    order = order[rows.argsort(stable=True)]
+    rows = pairs[order, 0]
+    return order[torch.cat([torch.ones(1, dtype=torch.bool), rows[1:] != rows[:-1]])]
+
+
+def by_image(pairs: Tensor, scores: Array, images: int) -> Array:
+    """The mean score of each image's pairs: `(B,)`, NaN for images without."""
+    rows = pairs[:, 0].numpy()
+    count = np.bincount(rows, minlength=images)
+    total = np.bincount(rows, weights=scores, minlength=images)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def draw_maps(
-    subject: Subject, maps: Tensor, scored: Scored, masks: Tensor | None, options: Options
+    subject: Subject, maps: Tensor, scored: Scored, masks: Tensor | None, edit: Removal
 ) -> Figure:
     """Image, mask, and the synergy maps of the strongest pairs, each on its own scale."""
-    rows = scored.pairs[:, 0].unique().tolist()[: options.examples]
-    columns = _SHOWN + 1 + (masks is not None)
-    figure = new_figure(1.9 * columns, 2.2 * max(len(rows), 1))
-    cells = figure.add_gridspec(max(len(rows), 1), columns)
-    grid = subject.tokenizer.config.grid
-    for line, row in enumerate(rows):
+    lines: list[list[Panel]] = []
+    grid, best_first = subject.tokenizer.config.grid, np.argsort(-scored.scores)
+    for row in scored.pairs[:, 0].unique()[:_ROWS].tolist():
         image = subject.records.images[row]
-        show_image(figure.add_subplot(cells[line, 0]), image)
+        panels: list[Panel] = [partial(show_image, image=image)]
         if masks is not None:
             mask = masks[row].long()
-            show_ids(
-                figure.add_subplot(cells[line, 1]), torch.where(mask == VOID, NOBODY, mask), "mask"
-            )
-        mine = (scored.pairs[:, 0] == row).nonzero()[:, 0]
-        best = mine[torch.from_numpy(scored.scores)[mine].argsort(descending=True)][:_SHOWN]
-        pairs = scored.pairs[best]
-        synergy = torch.cat(list(synergy_maps(subject, maps, pairs, options.edit)))
-        for column, ((_, i, j), found) in enumerate(zip(pairs.tolist(), synergy, strict=True)):
-            axes = figure.add_subplot(cells[line, columns - _SHOWN + column])
+            ids = torch.where(mask == VOID, NOBODY, mask)
+            panels.append(partial(show_ids, ids=ids, title="mask"))
+        pairs = scored.pairs[best_first]
+        pairs = pairs[pairs[:, 0] == row][:_SHOWN]
+        synergy = torch.cat(list(synergy_maps(subject, maps, pairs, edit)))
+        for (_, i, j), found in zip(pairs.tolist(), synergy, strict=True):
             title = f"#{i} and #{j}\n{found.mean():+.4f}"
-            show_heat(axes, image, found.view(grid, grid), title, signed=True)
-    return figure
-
-
-def draw_scores(active: Scored, inactive: Scored) -> Figure:
-    """Scores of active pairs and of the control, and the mean by distance in the program."""
-    figure = new_figure(8, 3)
-    cells = figure.add_gridspec(1, 2)
-    axes = plain_axes(figure, "mean synergy of a pair", "share of pairs", cells[0])
-    everything = np.concatenate([active.scores, inactive.scores, [-1e-6, 1e-6]])
-    low, high = (float(np.nanquantile(everything, share)) for share in (0.005, 0.995))
-    edges = np.linspace(low, high, 40).tolist()
-    groups = {"active pairs": (active, PALETTE[0]), "with an inactive token": (inactive, MUTED)}
-    for name, (scored, colour) in groups.items():
-        if len(scored.scores):
-            weights = np.full(len(scored.scores), 1 / len(scored.scores))
-            clipped = np.clip(scored.scores, edges[0], edges[-1])
-            axes.hist(clipped, edges, weights=weights, label=name, color=colour, alpha=0.8)
-    axes.set_yscale("log")
-    axes.legend(frameon=False, fontsize=8)
-    distance = plain_axes(figure, "distance in the program", "mean synergy", cells[1])
-    found = by_distance(active)
-    distance.axhline(0, color=MUTED, lw=1)
-    distance.plot([f["distance"] for f in found], [f["score"] for f in found], marker=".")
-    return figure
-
-
-def _first_of_each(pairs: Tensor) -> Tensor:
-    """The first pair of each image, of pairs ordered by row."""
-    row = pairs[:, 0]
-    return pairs[torch.cat([torch.ones(1, dtype=torch.bool), row[1:] != row[:-1]])]
-
-
-def _by_image(pairs: Tensor, scores: Array) -> ImageScores:
-    """The mean score of each image that has pairs."""
-    images, which = np.unique(pairs[:, 0].numpy(), return_inverse=True)
-    total = np.bincount(which, weights=scores, minlength=len(images))
-    return images, total / np.maximum(np.bincount(which, minlength=len(images)), 1)
-
-
-def _compare(first: ImageScores, second: ImageScores, options: Options) -> dict[str, float]:
-    """Two groups of scores, paired by image."""
-    _, a, b = np.intersect1d(first[0], second[0], return_indices=True)
-    one, two = first[1][a], second[1][b]
-    return {
-        "first": float(one.mean()) if len(one) else float("nan"),
-        "second": float(two.mean()) if len(two) else float("nan"),
-        **paired_test(one, two, draws=options.draws, seed=options.seed),
-        "images": len(one),
-    }
+            heat = found.view(grid, grid)
+            panels.append(partial(show_heat, image=image, heat=heat, title=title, signed=True))
+        lines.append(panels)
+    return picture_grid(lines)
 
 
 ANALYSIS = Analysis(run=run, options=Options)

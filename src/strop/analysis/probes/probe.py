@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strop.analysis.metric_info import METRICS
-from strop.analysis.panels import show_ids
+from strop.analysis.panels import Panel, lines, picture_grid, show_ids
 from strop.analysis.probes.fitting import LEAST_IMAGES, fit_probe
 from strop.analysis.probes.heads import Probe, Representation, make_probe
 from strop.analysis.probes.protocol import Head, Schedule, find_protocol
@@ -38,8 +38,8 @@ from strop.analysis.subject import Subject
 from strop.data.record import VOID, Dataset
 from strop.device import fits_on
 from strop.errors import DataError
-from strop.figures import HEAT, Figure, new_figure, plain_axes, show_image
-from strop.statistics import Array
+from strop.figures import HEAT, Axes, Figure, new_figure, show_image
+from strop.statistics import Array, Interval
 
 _SCALARS = 1 << 25  # upsampled at a time
 _SHOWN = ("teacher", "latent", "program")  # predictions in the figure
@@ -194,7 +194,16 @@ def probe_lengths(
                 task, train, scored, seed=options.seed, device=tokenizer.device
             )
         rows.append(row)
-    return rows, {"lengths": draw_lengths(rows, metric)} if rows else {}
+    if not rows:
+        return rows, {}
+
+    def interval(found: dict[str, Any]) -> Interval:
+        return Interval(found["values"][metric], *found["intervals"][metric])
+
+    figure = new_figure(5, 3.5)
+    series = {name: [interval(row[name]) for row in rows] for name in readers}
+    lines(figure, "length", METRICS[metric].heading, options.probe_lengths, series)
+    return rows, {"lengths": figure}
 
 
 @torch.no_grad()
@@ -209,40 +218,26 @@ def show_predictions(
     predicted = {
         name: task.predict(probes[name](known[name][rows].to(device))).cpu() for name in _SHOWN
     }
-    return draw_predictions(subject.records.images[rows], truth[rows], predicted)
-
-
-def draw_predictions(images: Tensor, truth: Tensor, predicted: dict[str, Tensor]) -> Figure:
-    """Images (n, 3, H, H) beside maps (n, H, H) of class ids, or of depths if they are floats."""
-    columns = {"truth": truth, **predicted}
-    rows = min(len(images), _ROWS)
-    figure = new_figure(1.6 * (1 + len(columns)), 1.6 * rows + 0.3)
-    grid = figure.subplots(rows, 1 + len(columns), squeeze=False)
-    for row, axes in enumerate(grid):
-        show_image(axes[0], images[row], "image" if row == 0 else "")
+    columns = {"truth": truth[rows], **predicted}
+    table: list[list[Panel]] = []
+    for number, row in enumerate(rows):
         deepest = float(truth[row].max())
-        for place, (name, maps) in zip(axes[1:], columns.items(), strict=True):
-            if maps.is_floating_point():
-                place.imshow(maps[row].cpu().numpy(), cmap=HEAT, vmin=0, vmax=deepest)
-                place.set_axis_off()
-                place.set_title(name if row == 0 else "", size=9)
-            else:
-                ids = torch.where(maps[row] == VOID, NOBODY, maps[row].long())
-                show_ids(place, ids, name if row == 0 else "")
-    return figure
+        maps = [
+            partial(show_map, values=each[number], title=name, deepest=deepest)
+            for name, each in columns.items()
+        ]
+        table.append([partial(show_image, image=subject.records.images[row]), *maps])
+    return picture_grid(table)
 
 
-def draw_lengths(rows: list[dict[str, Any]], metric: str) -> Figure:
-    """A metric of `latent` and `program` over forced lengths, with its intervals."""
-    figure = new_figure(5, 3.5)
-    axes = plain_axes(figure, "length", METRICS[metric].heading)
-    lengths = [row["length"] for row in rows]
-    for name in (name for name in rows[0] if name != "length"):
-        axes.plot(lengths, [row[name]["values"][metric] for row in rows], marker="o", label=name)
-        low, high = zip(*(row[name]["intervals"][metric] for row in rows), strict=True)
-        axes.fill_between(lengths, low, high, alpha=0.15)
-    axes.legend(frameon=False)
-    return figure
+def show_map(axes: Axes, values: Tensor, title: str, deepest: float) -> None:
+    """A map (H, H) of class ids, or of depths up to `deepest` if they are floats."""
+    if values.is_floating_point():
+        axes.imshow(values.cpu().numpy(), cmap=HEAT, vmin=0, vmax=deepest)
+        axes.set_axis_off()
+        axes.set_title(title, size=9)
+    else:
+        show_ids(axes, torch.where(values == VOID, NOBODY, values.long()), title)
 
 
 def check_splits(subject: Subject, protocol: str, names: str = "") -> None:
