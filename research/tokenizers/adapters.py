@@ -182,15 +182,9 @@ def evaluate_adapter(
                 "train": of_dataset(split.train_dataset),
             }
             header = make_header(name, model, split, options, options)
-            jobs.append(
-                EvaluationJob(
-                    folder=Path(out) / split.folder,
-                    name=name,
-                    header={**header, "identities": identities},
-                    run=partial(_probe, features, name, seed),
-                    device=adapter.device,
-                )
-            )
+            header["identities"] = identities
+            run = partial(_probe, features, name, seed)
+            jobs.append(EvaluationJob(Path(out) / split.folder, name, header, run, adapter.device))
     with exclusive(out):
         return run_jobs(jobs)
 

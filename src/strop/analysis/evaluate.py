@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,7 @@ class Split(NamedTuple):
         return f"{parse_spec(self.data).kind}-{hashlib.sha256(both).hexdigest()[:6]}"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EvaluationJob:
+class EvaluationJob(NamedTuple):
     """One result to compute: where it is stored, what identifies it, and how to compute it."""
 
     folder: Path
@@ -127,15 +126,16 @@ def evaluate(
     subject_of = partial(
         Subject, tokenizer=tokenizer, batch=batch, workers=workers, progress=progress
     )
-
-    def jobs_of(split: Split) -> Iterable[EvaluationJob]:
+    jobs = []
+    for split in splits:
         folder = Path(out) / split.folder
         subject = subject_of(dataset=split.dataset, data=split.data, folder=folder)
         if split.train is not None and split.train_dataset is not None:
             subject.train = subject_of(dataset=split.train_dataset, data=split.train)
         for each in names:
             analysis = find_analysis(each)
-            options = make_options(analysis, each, select(settings, analysis.options))
+            own = {key.name for key in fields(analysis.options)} & settings.keys()
+            options = make_options(analysis, each, {key: settings[key] for key in own})
             try:
                 check_subject(analysis, each, subject, options)
             except StropError as error:
@@ -145,15 +145,9 @@ def evaluate(
                     note(f"{each} is left out. {error}")
                 continue
             header = make_header(each, model, split, settings, to_dict(options))
-            yield EvaluationJob(
-                folder=subject.folder,
-                name=each,
-                header={**header, "identities": identities(subject, analysis)},
-                run=partial(analysis.run, subject, options),
-                device=tokenizer.device,
-            )
-
-    jobs = [job for split in splits for job in jobs_of(split)]
+            header["identities"] = identities(subject, analysis)
+            job = partial(analysis.run, subject, options)
+            jobs.append(EvaluationJob(folder, each, header, job, tokenizer.device))
     with exclusive(out):
         return run_jobs(jobs, before=lambda: tokenizer.teacher)
 
@@ -165,13 +159,11 @@ def run_jobs(
 
     A result of another model is refused before any work, and `before` runs first.
     """
-    for job in jobs:
-        job.finished()
+    found = [job.finished() for job in jobs]
     before()
     results = []
-    while jobs:  # emptied, so that the data of finished jobs can be freed
-        job = jobs.pop(0)
-        result = job.finished()
+    for result in found:
+        job = jobs.pop(0)  # so that the data of finished jobs can be freed
         if result is None:
             began = time.perf_counter()
             findings = job.run()
@@ -201,11 +193,6 @@ def make_header(
     }
 
 
-def select(settings: Mapping[str, Any], options: type[Any]) -> dict[str, Any]:
-    """The settings that are options of an analysis."""
-    return {each.name: settings[each.name] for each in fields(options) if each.name in settings}
-
-
 def choose_suites(names: Sequence[str]) -> list[str]:
     """The analyses that `names` name, "all" being the evaluations; in the registry's order."""
     for name in names:
@@ -225,12 +212,12 @@ def open_splits(data: Sequence[str], train: Sequence[str] = ()) -> list[Split]:
         )
     if len(set(data)) < len(data):
         raise DataError("A --data SPEC is given twice.", "Give each once.")
-    if not train:
-        return [Split(spec, open_dataset(spec)) for spec in data]
-    for spec, other in zip(data, train, strict=True):
+    for spec, other in zip(data, train, strict=False):
         if parse_spec(other) == parse_spec(spec):
             raise DataError(
                 f"{spec} would be fitted on and measured.", "Fit on images that are not measured."
             )
-    pairs = zip(data, train, strict=True)
-    return [Split(spec, open_dataset(spec), other, open_dataset(other)) for spec, other in pairs]
+    return [
+        Split(spec, open_dataset(spec), other, None if other is None else open_dataset(other))
+        for spec, other in zip(data, train or [None] * len(data), strict=True)
+    ]

@@ -204,23 +204,16 @@ def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dic
     }
 
 
-_WORDS = str.maketrans("._", "  ")
 IDENTIFYING = ("seed", "protocol", "options", "identities")
 """The keys of a result that decide whether it can be used again."""
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """In what a stored result is not the wanted one, as words: `model codes`: (found, wanted)."""
-
-    def facts(result: Mapping[str, Any]) -> dict[str, Any]:
-        return flatten({key: result[key] for key in IDENTIFYING if key in result})
-
-    old, new = facts(found), facts(wanted)
-    return {
-        key.removeprefix("options.").removeprefix("identities.").translate(_WORDS): (
-            old.get(key),
-            new.get(key),
-        )
-        for key in (*new, *old)
-        if old.get(key) != new.get(key)
-    }
+    old, new = (
+        flatten({key: result[key] for key in IDENTIFYING if key in result})
+        for result in (found, wanted)
+    )
+    changed = [key for key in (*new, *old) if old.get(key) != new.get(key)]
+    words = {key: re.sub(r"^(options|identities)\.", "", key) for key in changed}
+    return {re.sub("[._]", " ", words[key]): (old.get(key), new.get(key)) for key in changed}

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from strop.analysis.baselines.kmeans import lloyd, nearest_centre
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import Panel, legend, picture_grid, show_ids
@@ -103,7 +104,7 @@ def cluster(vectors: Tensor, fitted: Tensor, count: int, seed: int) -> Tensor:
     scale = vectors[fitted].flatten(0, 1).std(dim=0).mean().clamp(min=1e-12)
     flat = vectors.flatten(0, 1).float() / scale
     centres = k_means(flat[fitted.repeat_interleave(vectors.shape[1])], count, seed)
-    return _nearest(flat, centres).view(vectors.shape[:2])
+    return nearest_centre(flat, centres).view(vectors.shape[:2])
 
 
 def k_means(points: Tensor, count: int, seed: int = 0, *, steps: int = 50) -> Tensor:
@@ -119,20 +120,7 @@ def k_means(points: Tensor, count: int, seed: int = 0, *, steps: int = 50) -> Te
         drawn = torch.rand(1, generator=random, dtype=torch.double) * share[-1]
         chosen = torch.searchsorted(share, drawn, right=True).clamp(max=len(points) - 1)
         centres = torch.cat([centres, points[chosen]])
-    for _ in range(steps):
-        nearest = _nearest(points, centres)
-        sums = torch.zeros_like(centres).index_add_(0, nearest, points)
-        size = torch.bincount(nearest, minlength=count)[:, None]
-        moved = torch.where(size > 0, sums / size.clamp(min=1), centres)
-        if torch.equal(moved, centres):
-            break
-        centres = moved
-    return centres
-
-
-def _nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """The nearest centre of each point: `(N,)`."""
-    return torch.cat([torch.cdist(part, centres).argmin(dim=1) for part in points.split(65536)])
+    return lloyd(points, centres, steps)
 
 
 def majority(counts: Array) -> NDArray[np.int64]:

@@ -78,7 +78,7 @@ def _interpret(fields: Tensor, side: int, basis: Tensor, codebooks: list[Tensor]
     blocks = to_blocks(fields, side) @ basis
     left = blocks.clone()
     for codebook in codebooks:
-        left -= codebook[_nearest(left, codebook)]
+        left -= codebook[nearest_centre(left, codebook)]
     return from_blocks((blocks - left) @ basis.T, side, fields)
 
 
@@ -87,27 +87,31 @@ def _fit(blocks: Tensor, codebooks: int, codes: int, generator: torch.Generator)
     left, fitted = blocks.clone(), []
     for _ in range(codebooks):
         codebook = cluster(left, codes, generator)
-        left -= codebook[_nearest(left, codebook)]
+        left -= codebook[nearest_centre(left, codebook)]
         fitted.append(codebook)
     return fitted
 
 
-def cluster(points: Tensor, codes: int, generator: torch.Generator, steps: int = STEPS) -> Tensor:
-    """Lloyd's k-means of points (N, D): centres (codes, D). Empty ones move to random points."""
+def cluster(points: Tensor, codes: int, generator: torch.Generator) -> Tensor:
+    """k-means of points (N, D) from random ones: centres (codes, D)."""
     order = torch.randperm(len(points), generator=generator, device=points.device)
-    centres = points[order[:codes]].clone()
+    return lloyd(points, points[order[:codes]], STEPS)
+
+
+def lloyd(points: Tensor, centres: Tensor, steps: int) -> Tensor:
+    """Lloyd's algorithm on points (N, D) from `centres` (codes, D); empty ones stay."""
     for _ in range(steps):
-        nearest = _nearest(points, centres)
-        counts = torch.bincount(nearest, minlength=codes)
+        nearest = nearest_centre(points, centres)
         sums = torch.zeros_like(centres).index_add_(0, nearest, points)
-        drawn = torch.randint(len(points), (codes,), generator=generator, device=points.device)
-        centres = torch.where(
-            counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], points[drawn]
-        )
+        size = torch.bincount(nearest, minlength=len(centres))[:, None]
+        moved = torch.where(size > 0, sums / size.clamp(min=1), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
     return centres
 
 
-def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+def nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     """(N,) the index of the centre nearest to each point."""
     half = centres.square().sum(dim=1) / 2
     return torch.cat([(part @ centres.T - half).argmax(dim=1) for part in points.split(8192)])
