@@ -33,10 +33,14 @@ def new_figure(width: float = 7.0, height: float = 4.0) -> Figure:
 
 
 def plain_axes(figure: Figure, x: str = "", y: str = "", position: Any = 111) -> Axes:
-    """Axes with labels, without the frame's top and right, in the palette's colours."""
+    """Axes with labels, without the frame's top and right, in the palette's colours.
+
+    position  as `add_subplot` of matplotlib takes it: 121, (1, 2, 1) or a cell of a grid
+    """
     from cycler import cycler
 
-    axes = figure.add_subplot(position, xlabel=x, ylabel=y)
+    place = position if isinstance(position, tuple) else (position,)
+    axes = figure.add_subplot(*place, xlabel=x, ylabel=y)
     axes.set_prop_cycle(cycler(color=PALETTE))
     axes.spines[["top", "right"]].set_visible(False)
     return axes

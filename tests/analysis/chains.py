@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from strop.analysis.ngrams import symbols_of
+from strop.analysis.grammar import symbols_of
 from strop.program import Program
 
 N, K, STOP = 4, 12, 0.15

@@ -63,11 +63,13 @@ def test_a_moved_token_brings_its_content_to_its_place(found):
 
 @given(st.integers(1, 9))
 def test_orders_are_permutations(length):
-    random = torch.Generator().manual_seed(length)
-    assert sorted(controls._swap_all(length)) == list(range(length))
-    one = controls._swap_one(length, random)
-    moved = [k for k in range(length) if one[k] != k]
-    assert len(moved) == (2 if length > 1 else 0)
+    everywhere = controls.swapped(length, range(0, length - 1, 2))
+    assert everywhere == [k ^ 1 if k < length - length % 2 else k for k in range(length)]
+    for place in range(max(length - 1, 1)):
+        one = controls.swapped(length, [place])
+        assert sorted(one) == list(range(length))
+        moved = [k for k in range(length) if one[k] != k]
+        assert moved == ([place, place + 1] if length > 1 else [])
 
 
 def test_subsets_hold_active_tokens_and_have_the_requested_size():

@@ -11,24 +11,17 @@ from chains import N, known_bits, markov, program_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
-from sklearn.metrics import mutual_info_score
 
 from strop.analysis.grammar import (
-    Options,
-    counted_bits,
-    length_distance,
-    order_information,
-    run,
-    training_and_test,
-)
-from strop.analysis.ngrams import (
     CHAINS,
     NgramModel,
+    Options,
+    counted_bits,
     informative_bigrams,
-    neighbours,
-    shuffled_across,
-    shuffled_within,
+    length_distance,
+    run,
     symbols_of,
+    training_and_test,
 )
 from strop.analysis.prior import load_prior
 from strop.analysis.subject import Subject
@@ -76,27 +69,6 @@ def test_informative_pairs_by_hand():
     assert second[:3] == (0, 1, 8), "a pair seen once is left out, however surprising"
     assert first[3] == pytest.approx(6 * 8 / 17)
     assert first[4] == pytest.approx(math.log2(6 * 17 / (6 * 8)))
-
-
-def test_mutual_information_of_neighbours_is_sklearns():
-    program = markov(200)
-    expected = mutual_info_score(*neighbours(program).T) / math.log(2)
-    assert order_information(program, 0)["as written"] == pytest.approx(expected)
-
-
-def test_shuffling_removes_the_intended_dependence():
-    program = markov(400)
-    for shuffled in (shuffled_within(program, 0), shuffled_across(program, 0)):
-        assert torch.equal(shuffled.lengths, program.lengths)
-    bag = [sorted(row.codes.tolist()) for row in program]
-    assert [sorted(row.codes.tolist()) for row in shuffled_within(program, 0)] == bag
-    across = shuffled_across(program, 0)
-    for k in (0, 3):
-        rows = program.lengths > k
-        assert torch.equal(across.codes[rows, k].sort()[0], program.codes[rows, k].sort()[0])
-    order = order_information(program, 0)
-    assert order["as written"] > 0.8
-    assert order["positions only"] < 0.03
 
 
 def test_distances_of_lengths_are_scipys():

@@ -12,8 +12,7 @@ from chains import K, N, known_bits, markov, program_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.analysis.grammar import length_distance
-from strop.analysis.ngrams import neighbours
+from strop.analysis.grammar import length_distance, neighbours
 from strop.analysis.prior import (
     STEPS,
     TENSORS,

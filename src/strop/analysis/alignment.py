@@ -18,6 +18,7 @@ from strop.analysis import usage
 from strop.analysis.baselines import check_enough, fit_baselines
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
+from strop.analysis.panels import bars
 from strop.analysis.subject import Subject, encode_fields
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
@@ -182,12 +183,19 @@ def _budgets(
         ("chosen by the model", own, chosen),
         ("all K", most, whole),
     ):
-        scores, baselines = agreement.scores(), {}
-        for code in fit_baselines(
+        codes = fit_baselines(
             fit, bits, config=tokenizer.config, device=tokenizer.device, seed=seed
-        ):
-            found: dict[str, Any] = agree(code.pairs(fields), inside).scores()
-            baselines[code.name] = {**found, "bits": code.bits, "setting": code.setting}
+        )
+        scores = agreement.scores()
+        baselines: dict[str, dict[str, Any]] = {
+            code.name: {
+                **agree(code.pairs(fields), inside).scores(),
+                "bits": code.bits,
+                "setting": code.setting,
+            }
+            for code in codes
+        }
+        best = {name: max(each[name] for each in baselines.values()) for name in HEADLINE}
         budgets.append(
             {
                 "lengths": lengths,
@@ -196,10 +204,7 @@ def _budgets(
                 "model": scores,
                 "baselines": baselines,
                 "best_baseline": max(baselines, key=lambda name: baselines[name]["r2"]),
-                "margin": {
-                    name: scores[name] - max(each[name] for each in baselines.values())
-                    for name in HEADLINE
-                },
+                "margin": {name: scores[name] - best[name] for name in HEADLINE},
             }
         )
     return budgets
@@ -214,16 +219,16 @@ def _mean_field(fields: Tensor) -> Pairs:
 def draw(result: dict[str, Any]) -> Figure:
     """The histogram of lengths and, at each budget, R² of the model and the baselines."""
     budgets = result.get("budgets", [])
-    figure = new_figure(3.4 * (1 + len(budgets)), 3)
-    first = 101 + 10 * (1 + len(budgets))  # matplotlib's numbers for axes in a row: 131, 132, 133
-    axes = plain_axes(figure, "length", "images", first)
+    columns = 1 + len(budgets)
+    figure = new_figure(3.4 * columns, 3)
     counts = result["length_histogram"]
+    axes = plain_axes(figure, "length", "images", (1, columns, 1))
     axes.bar(range(1, len(counts) + 1), counts, width=0.9)
     for number, budget in enumerate(budgets):
-        axes = plain_axes(figure, "R²", "", first + 1 + number)
-        codes = {**budget["baselines"], "the model": budget["model"]}
-        colours = [MUTED] * (len(codes) - 1) + [PALETTE[0]]
-        axes.barh(list(codes), [max(0.0, each["r2"]) for each in codes.values()], color=colours)
+        codes = {"the model": budget["model"], **budget["baselines"]}
+        colours = [PALETTE[0]] + [MUTED] * (len(codes) - 1)
+        values = [max(0.0, each["r2"]) for each in codes.values()]
+        axes = bars(figure, list(codes), values, "R²", (1, columns, number + 2), colours)
         axes.set_title(f"{budget['bits']:.0f} bits: {budget['lengths']}", size=9)
     return figure
 

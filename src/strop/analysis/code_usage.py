@@ -40,7 +40,7 @@ TESTS = {
     "purity": "purity of codes by class",
     "classes": "mutual information of code and class, nats",
 }
-_SHOWN = 24  # codes in the co-occurrence figure
+_SHOWN = 24  # codes in the figure of usage
 _PICTURED = 8  # codes in the figure of the dictionary
 _LISTED = 12  # rows of the tables
 _SELDOM = 5  # the least co-occurrences for which PMI is not noise
@@ -63,7 +63,6 @@ def run(subject: Subject, options: Options) -> Findings:
     maps = erasure_maps(subject, edit=options.edit)
     usage = code_counts(program).numpy()
     places = position_table(program)
-    together = cooccurrence(program)
     numbers: dict[str, Any] = {
         "usage": concentration(usage),
         "position": against_null(
@@ -72,7 +71,7 @@ def run(subject: Subject, options: Options) -> Findings:
             lambda random: position_table(permute_codes(program, random)),
             options,
         ),
-        "pairs": associated_pairs(together, len(program)),
+        "pairs": associated_pairs(cooccurrence(program), len(program)),
     }
     by_class = None
     if subject.records.semantic is not None:
@@ -110,7 +109,7 @@ def run(subject: Subject, options: Options) -> Findings:
             ),
         ],
         figures={
-            "usage": draw_usage(usage, places, together, len(program)),
+            "usage": draw_usage(usage, places),
             "dictionary": draw_dictionary(subject, maps, entries),
         },
         files=dictionary_page(subject, maps, entries[: options.pages]),
@@ -232,10 +231,10 @@ def draw_dictionary(subject: Subject, maps: Tensor, entries: list[CodeEntry]) ->
     )
 
 
-def draw_usage(usage: Counts, places: Counts, together: Counts, images: int) -> Figure:
-    """Usage of codes by rank, by position, and in pairs."""
-    figure = new_figure(10.5, 3.2)
-    cells = figure.add_gridspec(1, 3)
+def draw_usage(usage: Counts, places: Counts) -> Figure:
+    """Usage of codes by rank and by position."""
+    figure = new_figure(7.5, 3.2)
+    cells = figure.add_gridspec(1, 2)
     axes = plain_axes(figure, "codes, most used first", "share of tokens", cells[0])
     ranked = np.sort(usage)[::-1] / max(usage.sum(), 1)
     axes.plot(np.arange(1, len(ranked) + 1), np.where(ranked > 0, ranked, np.nan), color=PALETTE[0])
@@ -250,16 +249,6 @@ def draw_usage(usage: Counts, places: Counts, together: Counts, images: int) -> 
     drawn = axes.imshow(share[order], cmap=HEAT, aspect="auto", interpolation="nearest")
     axes.set_yticks(range(len(top)), top[order].tolist(), size=5.5)
     figure.colorbar(drawn, ax=axes, label="share of the code's tokens")
-
-    axes = plain_axes(figure, "the most used", "the most used", cells[2])
-    held = together[np.ix_(top, top)].astype(float)
-    alone = np.diag(held).copy()
-    np.fill_diagonal(held, np.nan)
-    lift = held * images / np.maximum(np.outer(alone, alone), 1)
-    drawn = axes.imshow(lift, cmap=HEAT, interpolation="nearest")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    figure.colorbar(drawn, ax=axes, label="images with both, times chance")
     return figure
 
 

@@ -16,14 +16,13 @@ from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis, Sampling
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
-from strop.figures import MUTED, PALETTE, Axes, Figure, new_figure, plain_axes
+from strop.figures import PALETTE, Figure, new_figure, plain_axes
 from strop.statistics import Array, bootstrap, pearson, permutation_p, spearman
 
 OBJECTS, CLASSES = "objects", "classes"
 COVERED, OUTLINES, VARIANCE = "covered by objects", "outlines", "variance of the teacher's field"
 COUNTS = (OBJECTS, CLASSES)
 _COLUMNS = 3  # of the figure
-_FEW = 5  # images below which a bin is drawn as points
 
 
 def run(subject: Subject, options: Sampling) -> Findings:
@@ -151,44 +150,27 @@ def rarity_claim(counts: Array, lengths: Array, options: Sampling) -> Mapping[st
 
 
 def draw(measures: Mapping[str, Array], lengths: Array) -> Figure:
-    """Violins of length by count, with n above each; scatter plots for other measures."""
-    rows = math.ceil(len(measures) / _COLUMNS)
-    columns = math.ceil(len(measures) / rows)
+    """Boxes of length by count, with their n; scatter plots for other measures."""
+    columns = min(len(measures), _COLUMNS)
+    rows = math.ceil(len(measures) / columns)
     figure = new_figure(4.4 * columns, 3.4 * rows)
-    cells = figure.add_gridspec(rows, columns)
     for number, (name, measure) in enumerate(measures.items()):
-        axes = plain_axes(figure, name, "program length", cells[divmod(number, columns)])
-        (_violins if name in COUNTS else _scatter)(axes, measure, lengths)
+        position = (rows, columns, number + 1)
+        axes = plain_axes(figure, name, "program length", position)
+        if name in COUNTS:
+            every = np.unique(measure).astype(int).tolist()
+            groups = [lengths[measure == count] for count in every]
+            axes.boxplot(groups, positions=every, widths=0.6, sym=".")
+            labels = [
+                f"{count}\nn={len(group)}" for count, group in zip(every, groups, strict=True)
+            ]
+            axes.set_xticks(every, labels, size=6)
+        else:
+            axes.plot(measure, lengths, ".", color=PALETTE[0], ms=4, alpha=0.4)
+            axes.locator_params(axis="x", nbins=5)  # small shares have long numbers
+        axes.set_ylim(0, lengths.max() * 1.12)
         axes.set_title(f"r = {pearson(measure, lengths):.2f}", size=9, loc="left")
     return figure
-
-
-def _violins(axes: Axes, counts: Array, lengths: Array) -> None:
-    top = lengths.max()
-    every = np.unique(counts)
-    for count in every:
-        here = lengths[counts == count]
-        if len(here) >= _FEW and np.ptp(here) > 0:
-            parts = axes.violinplot([here], [count], widths=0.8, showextrema=False)
-            for body in parts["bodies"]:  # type: ignore[attr-defined]
-                body.set(facecolor=PALETTE[0], alpha=0.35)
-        else:
-            axes.plot(np.full(len(here), count), here, ".", color=PALETTE[0], ms=4, alpha=0.6)
-        axes.plot(count, np.median(here), "o", color=PALETTE[1], ms=4)
-        axes.text(count, top * 1.03, f"{len(here)}", ha="center", va="bottom", size=7, color="0.4")
-    axes.text(every.min() - 0.7, top * 1.03, "n", ha="center", va="bottom", size=7, color="0.4")
-    axes.set(ylim=(0, top * 1.12), xlim=(every.min() - 1, every.max() + 0.7))
-    axes.set_xticks(every)
-
-
-def _scatter(axes: Axes, measure: Array, lengths: Array) -> None:
-    axes.plot(measure, lengths, ".", color=PALETTE[0], ms=4, alpha=0.4)
-    if np.ptp(measure) > 0:
-        slope, start = np.polyfit(measure, lengths, 1)
-        ends = np.array([measure.min(), measure.max()])
-        axes.plot(ends, start + slope * ends, color=MUTED, lw=1.5)
-    axes.set_ylim(0, lengths.max() * 1.12)
-    axes.locator_params(axis="x", nbins=5)  # small shares have long numbers
 
 
 def _distinct(mask: Tensor, ignored: set[int]) -> int:

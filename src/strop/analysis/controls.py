@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,8 +85,11 @@ def compare_orders(
     program = subject.program
     lengths = program.lengths.tolist()
     orders: dict[str, list[list[int]]] = {
-        "one pair of neighbours swapped": [_swap_one(n, random) for n in lengths],
-        "all neighbours swapped in pairs": [_swap_all(n) for n in lengths],
+        "one pair of neighbours swapped": [
+            swapped(length, [int(torch.randint(max(length - 1, 1), (1,), generator=random))])
+            for length in lengths
+        ],
+        "all neighbours swapped in pairs": [swapped(n, range(0, n - 1, 2)) for n in lengths],
         "reversed": [list(range(n))[::-1] for n in lengths],
         "shuffled": [torch.randperm(n, generator=random).tolist() for n in lengths],
     }
@@ -152,8 +155,8 @@ def swapped_neighbours(subject: Subject, interpreted: Tensor, maps: Tensor) -> l
     for k in range(int(program.lengths.max()) - 1):
         both = program.lengths > k + 1
         part = program[both]
-        swapped = part.permute([_swapped(n, k) for n in part.lengths.tolist()])
-        after = subject.tokenizer.interpret(swapped).cpu()
+        edited = part.permute([swapped(n, [k]) for n in part.lengths.tolist()])
+        after = subject.tokenizer.interpret(edited).cpu()
         found.append(
             {
                 "position": k,
@@ -243,21 +246,12 @@ def draw_sizes(sizes: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _swapped(length: int, k: int) -> list[int]:
+def swapped(length: int, places: Iterable[int]) -> list[int]:
+    """An order of `length` tokens in which each of `places` and the next one are swapped."""
     order = list(range(length))
-    order[k], order[k + 1] = order[k + 1], order[k]
+    for k in places:
+        order[k : k + 2] = order[k : k + 2][::-1]
     return order
-
-
-def _swap_one(length: int, random: torch.Generator) -> list[int]:
-    if length < 2:
-        return list(range(length))
-    return _swapped(length, int(torch.randint(length - 1, (1,), generator=random)))
-
-
-def _swap_all(length: int) -> list[int]:
-    """Swaps 0 and 1, 2 and 3 and so on; an unpaired last token stays."""
-    return [k ^ 1 if k < length - length % 2 else k for k in range(length)]
 
 
 def _cosine(a: Tensor, b: Tensor) -> Array:

@@ -217,7 +217,8 @@ def open_splits(data: Sequence[str], train: Sequence[str] = ()) -> list[Split]:
             raise DataError(
                 f"{spec} would be fitted on and measured.", "Fit on images that are not measured."
             )
+    others: Sequence[str | None] = train or [None] * len(data)
     return [
         Split(spec, open_dataset(spec), other, None if other is None else open_dataset(other))
-        for spec, other in zip(data, train or [None] * len(data), strict=True)
+        for spec, other in zip(data, others, strict=True)
     ]

@@ -150,7 +150,24 @@ def report_blocks(parts: list[Result], folder: Path) -> Iterator[Block]:
     """The page in `folder` without its title."""
     models = {part["model"]["fingerprint"]: part["model"] for part in parts}
     header = ["model", "teacher", "image", "K", "codes", "trained on"]
-    yield Table("", header, [_facts(model) for model in models.values()])
+    yield Table(
+        "",
+        header,
+        [
+            [
+                model["name"],
+                Path(config["teacher"]["name"]).name,
+                f"{config['image_size']} px",
+                config["max_length"],
+                config["quantizer"]["codes"],
+                _data_label(str(model["about"].get("data", "–"))),
+            ]
+            if (config := model["config"])
+            # Of another tokenizer only its bits are known.
+            else [model["name"], None, None, None, f"{model['about']['bits']:,.0f} bits", None]
+            for model in models.values()
+        ],
+    )
     for suite in EVALUATIONS:
         some = [part for part in parts if part["suite"] == suite]
         if some:
@@ -164,21 +181,20 @@ def report_blocks(parts: list[Result], folder: Path) -> Iterator[Block]:
     yield [f"{each.title}: {each.definition}." for name, each in METRICS.items() if name in used]
     yield "## Circumstances"
     header = ["part", "fitted on", "protocol", "seed", "device", "torch", "seconds", "finished"]
-    yield Table("", header, [_circumstances(part) for part in parts])
-
-
-def _facts(model: dict[str, Any]) -> list[str]:
-    config = model["config"]
-    if not config:  # another tokenizer: only its bits are known
-        return [model["name"], *["–"] * 3, f"{model['about']['bits']:,.0f} bits", "–"]
-    return [
-        model["name"],
-        Path(config["teacher"]["name"]).name,
-        f"{config['image_size']} px",
-        str(config["max_length"]),
-        str(config["quantizer"]["codes"]),
-        _data_label(str(model["about"].get("data", "–"))),
+    rows = [
+        [
+            f"{part['suite']} of {_label(part)}",
+            _data_label(part["train"]) if part["train"] else "–",
+            part["protocol"],
+            part["seed"],
+            part["machine"]["device"],
+            part["machine"]["torch"],
+            f"{part['seconds']:.1f}",
+            part["finished"],
+        ]
+        for part in parts
     ]
+    yield Table("", header, rows)
 
 
 def _suite(suite: str, parts: list[Result], folder: Path) -> Iterator[Block]:
@@ -303,19 +319,6 @@ def _beside_the_paper(parts: list[Result]) -> Iterator[Block]:
             f"{label} ({', '.join(suites)}): {'; '.join(differs)}."
             for (label, differs), suites in others.items()
         ]
-
-
-def _circumstances(part: Result) -> list[str]:
-    return [
-        f"{part['suite']} of {_label(part)}",
-        _data_label(part["train"]) if part["train"] else "–",
-        part["protocol"],
-        str(part["seed"]),
-        f"{part['machine']['device']}, {part['machine']['cores']} cores",
-        part["machine"]["torch"],
-        f"{part['seconds']:.1f}",
-        part["finished"],
-    ]
 
 
 def _label(part: Result, representation: str = "") -> str:

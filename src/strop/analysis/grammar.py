@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.ngrams import (
-    CHAINS,
-    NgramModel,
-    bigram_table,
-    informative_bigrams,
-    neighbours,
-    shuffled_across,
-    shuffled_within,
-    symbols_of,
-)
 from strop.analysis.panels import bars, lines, picture_grid
 from strop.analysis.prior import Prior
 from strop.analysis.prior_training import WIDTH, train_prior
@@ -33,11 +25,29 @@ from strop.errors import DataError
 from strop.figures import MUTED, PALETTE, Figure, new_figure, show_image
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.statistics import Array, Interval, auc, mean_interval, mutual_information
+from strop.statistics import Array, Interval, mean_interval
 
 SHOWN = 6
 TEST_SHARE = 0.2
 PRIOR = "prior"
+
+
+Context = Callable[[Sequence[int]], Hashable]
+"""The part of the codes so far that predicts the next one."""
+
+CHAINS: dict[str, tuple[Context, ...]] = {
+    "uniform": (),
+    "unigram": (lambda past: 0,),
+    "position": (lambda past: 0, lambda past: len(past)),
+    "bigram": (lambda past: 0, lambda past: tuple(past[-1:])),
+    "trigram": (lambda past: 0, lambda past: tuple(past[-1:]), lambda past: tuple(past[-2:])),
+    "position and last": (
+        lambda past: 0,
+        lambda past: len(past),
+        lambda past: (len(past), *past[-1:]),
+    ),
+}
+"""Models by name: contexts from the most general to the most specific."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +94,7 @@ def run(subject: Subject, options: Options) -> Findings:
         "sampled against held out": length_distance(drawn.lengths, test.lengths),
         "training against held out": length_distance(train.lengths, test.lengths),
     }
-    order = order_information(train, options.seed)
     bigrams = informative_bigrams(bigram_table(neighbours(train), train.codebook_size))
-    surprise = surprise_aucs(prior, test, options.seed)
     figures = {"models": draw_models(spent, len(test) / symbols, test, drawn)}
     if subject.tokenizer.decoder is not None:
         figures["samples"] = draw_samples(subject.tokenizer, prior, test, drawn)
@@ -98,10 +106,8 @@ def run(subject: Subject, options: Options) -> Findings:
             "perplexity": {name: row[0] for name, row in models.items()},
             "bits_per_image": {name: list(interval) for name, interval in spent.items()},
             "fixed_rate_bits": fixed,
-            "order_information": order,
             "bigrams": bigrams,
             "lengths": lengths,
-            "surprise_auc": surprise,
         },
         tables=(
             Table.of(
@@ -109,7 +115,6 @@ def run(subject: Subject, options: Options) -> Findings:
                 ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
                 models,
             ),
-            Table.of("Mutual information of a code and the next", ("", "bits"), order),
             Table(
                 "Most informative pairs",
                 ("code", "next", "count", "expected", "PMI, bits"),
@@ -120,11 +125,6 @@ def run(subject: Subject, options: Options) -> Findings:
                 ("", "total variation", "Kolmogorov-Smirnov"),
                 lengths,
             ),
-            Table.of(
-                "Detection of altered programs by surprise",
-                ("altered by", "area under the curve"),
-                surprise,
-            ),
         ),
         figures=figures,
         files={"prior.safetensors": prior.to_bytes()},
@@ -133,10 +133,6 @@ def run(subject: Subject, options: Options) -> Findings:
             "is the same information. Bits are those of an ideal entropy coder; the fixed rate is "
             f"length times log2 {train.codebook_size}, {fixed:.1f} bits on average, without the "
             "length.",
-            "`Positions only` permutes the codes at each position among images: the difference to "
-            "`as written` is the dependence between the codes of one image. Estimates of mutual "
-            "information are biased upwards with many pairs and few programs; the shuffled rows "
-            "show by how much.",
         ),
     )
 
@@ -187,20 +183,6 @@ def counted_bits(train: Program, test: Program) -> dict[str, Array]:
     }
 
 
-def order_information(program: Program, seed: int) -> dict[str, float]:
-    """Mutual information in bits of neighbouring codes, as written and shuffled in two ways."""
-    arranged = {
-        "as written": program,
-        "positions only": shuffled_across(program, seed),
-        "shuffled within programs": shuffled_within(program, seed),
-    }
-    return {
-        name: mutual_information(bigram_table(neighbours(each), program.codebook_size))
-        / math.log(2)
-        for name, each in arranged.items()
-    }
-
-
 def length_distance(one: Tensor, other: Tensor) -> dict[str, float]:
     """Total variation and Kolmogorov-Smirnov distance of two samples of lengths."""
     bins = int(max(one.max(), other.max())) + 1
@@ -208,23 +190,6 @@ def length_distance(one: Tensor, other: Tensor) -> dict[str, float]:
     return {
         "total_variation": float((p - q).abs().sum() / 2),
         "kolmogorov_smirnov": float((p - q).cumsum(0).abs().max()),
-    }
-
-
-def surprise_aucs(prior: Prior, program: Program, seed: int) -> dict[str, float]:
-    """AUC of surprise as a detector of altered programs: 0.5 is chance."""
-    own = prior.surprise(program)
-    generator = torch.Generator().manual_seed(seed)
-    random = torch.randint(program.codebook_size, program.codes.shape, generator=generator)
-    altered = {
-        "shuffled within programs": shuffled_within(program, seed),
-        "positions only": shuffled_across(program, seed),
-        "random codes": replace(program, codes=random),
-    }
-    is_altered = np.repeat([1, 0], len(own))
-    return {
-        name: auc(torch.cat([prior.surprise(each), own]), is_altered)
-        for name, each in altered.items()
     }
 
 
@@ -249,11 +214,10 @@ def draw_models(
 
 
 def draw_samples(tokenizer: Tokenizer, prior: Prior, test: Program, drawn: Program) -> Figure:
-    """Decoded programs: held out, sampled from the prior, and with codes permuted by position."""
+    """Decoded programs: held out, and sampled from the prior."""
     kinds = {
         "held out": test[:SHOWN],
         "from the prior": drawn[:SHOWN],
-        "positions only": shuffled_across(test, 0)[:SHOWN],
     }
     rows = []
     for kind, program in kinds.items():
@@ -266,6 +230,93 @@ def draw_samples(tokenizer: Tokenizer, prior: Prior, test: Program, drawn: Progr
             ]
         )
     return picture_grid(rows)
+
+
+# Counts of codes.
+
+
+class NgramModel:
+    """A model of programs from counts along a chain of contexts.
+
+    Witten-Bell smoothing mixes a context with the next more general one, whose weight is the number
+    of distinct symbols seen in the specific one. The most general model is uniform. There are
+    N + 1 symbols, the codes and the end.
+    """
+
+    def __init__(self, chain: Sequence[Context], sequences: Sequence[Sequence[int]], symbols: int):
+        self.chain = chain
+        self.symbols = symbols
+        self.seen: list[dict[Hashable, Counter[int]]] = [defaultdict(Counter) for _ in chain]
+        for sequence in sequences:
+            for k, symbol in enumerate(sequence):
+                past = sequence[:k]
+                for context, seen in zip(chain, self.seen, strict=True):
+                    seen[context(past)][symbol] += 1
+        self._totals = [{at: seen[at].total() for at in seen} for seen in self.seen]
+
+    def probability(self, symbol: int, past: Sequence[int]) -> float:
+        """The probability of the next symbol after the codes so far."""
+        p = 1 / self.symbols
+        for context, seen, totals in zip(self.chain, self.seen, self._totals, strict=True):
+            at = context(past)
+            if at in totals:
+                kinds = len(seen[at])
+                p = (seen[at][symbol] + kinds * p) / (totals[at] + kinds)
+        return p
+
+    def bits(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        """`(N,)`: the bits that an ideal entropy coder spends on each sequence."""
+        return np.array(
+            [
+                -sum(math.log2(self.probability(symbol, s[:k])) for k, symbol in enumerate(s))
+                for s in sequences
+            ]
+        )
+
+
+def symbols_of(program: Program) -> list[list[int]]:
+    """The active codes of each program and the end, which is symbol N.
+
+    After K codes a program must end, so the end is left out.
+    """
+    end = program.codebook_size
+    return [
+        codes if len(codes) == program.capacity else [*codes, end]
+        for codes in (row.codes.tolist() for row in program.as_batch())
+    ]
+
+
+def neighbours(program: Program) -> NDArray[np.int64]:
+    """`(M, 2)`: every active code and the one after it, over all programs."""
+    codes, lengths = program.codes.cpu().numpy(), program.lengths.cpu().numpy()
+    both = np.arange(1, codes.shape[1]) < lengths[:, None]
+    return np.stack([codes[:, :-1][both], codes[:, 1:][both]], axis=1)
+
+
+def bigram_table(pairs: NDArray[np.int64], codes: int) -> NDArray[np.int64]:
+    """`(N, N)` counts of (code, next code)."""
+    return np.bincount(pairs[:, 0] * codes + pairs[:, 1], minlength=codes**2).reshape(codes, codes)
+
+
+def informative_bigrams(
+    table: NDArray[np.int64], most: int = 20, least: int = 5
+) -> list[tuple[int, int, int, float, float]]:
+    """The most informative pairs (code, next code, count, expected count, PMI in bits).
+
+    They are ranked by count times PMI, a pair's contribution to the mutual information. Pairs seen
+    fewer than `least` times are left out, because their PMI is noise.
+    """
+    total = table.sum()
+    expected = table.sum(1, keepdims=True) * table.sum(0, keepdims=True) / total
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pmi = np.log2(table / expected)
+    weight = np.where(table >= least, table * np.nan_to_num(pmi), -np.inf)
+    order = np.argsort(-weight, axis=None, kind="stable")[:most]
+    return [
+        (int(a), int(b), int(table[a, b]), float(expected[a, b]), float(pmi[a, b]))
+        for a, b in (divmod(int(flat), len(table)) for flat in order)
+        if weight[a, b] > 0
+    ]
 
 
 ANALYSIS = Analysis(run=run, options=Options, roles=("codes", "fields", "lengths", "pictures"))
