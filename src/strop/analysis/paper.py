@@ -115,16 +115,11 @@ class Setting:
 
     def value(self, suite: str, measure: str, representation: str = "") -> float | None:
         """The paper's value for this setting, if it has one."""
-        wanted = (
-            suite,
-            self.trained_on,
-            # The teacher has its own row.
-            self.variant.split("-", 2)[2] if representation == "teacher" else self.variant,
-            representation,
-            self.dataset,
-            measure,
-        )
-        return None if self.differs else figures().get(wanted)
+        if self.differs:
+            return None
+        # The teacher has its own row.
+        row = self.variant.split("-", 2)[2] if representation == "teacher" else self.variant
+        return figures().get((suite, self.trained_on, row, representation, self.dataset, measure))
 
 
 def setting_of(part: Mapping[str, Any]) -> Setting:
