@@ -68,7 +68,7 @@ class Analysis:
 class Sampling:
     """Options of analyses that resample.
 
-    draws  resamples for intervals, and permutations or sign flips for p-values
+    draws  permutations for the p-values, and resamples for intervals
     seed   random seed
     """
 
