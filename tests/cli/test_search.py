@@ -53,7 +53,7 @@ def test_index_and_search(run: Run, store: Path, pictures: Path, tmp_path: Path)
         (("search", "{store}"), "Nothing is searched for"),
         (("search", "{store}", "nothing.jpg"), "nothing.jpg"),
         (("search", "{store}", "--like", "nobody"), "no key 'nobody'"),
-        (("search", "{store}", "--codes", "a"), "cannot be read at 'a'"),
+        (("search", "{store}", "--codes", "a"), "'a' is not an expression of codes"),
         (("search", "{store}", "--like", "a", "--without", "x"), "--without is 'x'"),
         (("search", "{store}", "--like", "a", "--region", "1,2"), "not four numbers"),
         (("search", "{store}", "--like", "a", "-o", "a.png"), "Name it .html"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,16 +17,12 @@ if TYPE_CHECKING:
 MAX_LENGTH = 1000
 """Characters of an expression."""
 
-MAX_DEPTH = 50
-"""Parentheses of an expression."""
-
 Rows = np.ndarray
 """(n,) bool: which of n programs fit."""
 
-Test = Callable[[Callable[[int], Rows]], Rows]
-"""From a function that tells which programs have a code, to those that fit."""
+Has = Callable[[int], Rows]
+"""Which programs have a code."""
 
-_TOKENS = re.compile(r"\s*(\d+|and\b|or\b|not\b|[()])", re.IGNORECASE)
 _EXAMPLE = 'Write it like "17 and not (903 or 4)".'
 
 
@@ -40,22 +36,43 @@ def rows_with(store: Store, expression: str) -> np.ndarray:
     return np.concatenate(found)
 
 
-def parse(expression: str, codebook_size: int) -> Test:
+def parse(expression: str, codebook_size: int) -> Callable[[Has], Rows]:
     """An expression of codes, `and`, `or`, `not` and parentheses; `StoreError` if it is wrong."""
     if len(expression) > MAX_LENGTH:
         raise StoreError(
             f"The expression has {len(expression):,} characters.", f"Give at most {MAX_LENGTH:,}."
         )
-    tokens = _tokens(expression)
-    if tokens.count("(") > MAX_DEPTH:
-        raise StoreError(f"The expression has more than {MAX_DEPTH} parentheses.", _EXAMPLE)
-    test = _either(tokens, codebook_size)
-    if tokens:
-        raise StoreError(f"{expression!r} goes on after its end, at {tokens[-1]!r}.", _EXAMPLE)
-    return test
+    wrong = StoreError(f"{expression!r} is not an expression of codes.", _EXAMPLE)
+    try:
+        tree = ast.parse(expression.strip().lower(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise wrong from error
+    for node in ast.walk(tree):
+        match node:
+            case ast.BoolOp() | ast.And() | ast.Or() | ast.UnaryOp(ast.Not()) | ast.Not():
+                pass
+            case ast.Constant(int(code)) if code is not True and code is not False:
+                if code >= codebook_size:
+                    last = f"The codebook has the codes 0 to {codebook_size - 1:,}."
+                    raise StoreError(f"There is no code {code}.", last)
+            case _:
+                raise wrong
+    return lambda has: _fits(tree, has)
 
 
-def _having(codes: pa.ListArray) -> Callable[[int], Rows]:
+def _fits(node: ast.AST, has: Has) -> Rows:
+    match node:
+        case ast.BoolOp(operator, values):
+            join = np.logical_and if isinstance(operator, ast.And) else np.logical_or
+            return join.reduce([_fits(value, has) for value in values])
+        case ast.UnaryOp(operand=operand):
+            return ~_fits(operand, has)
+        case ast.Constant(int(code)):
+            return has(code)
+    raise AssertionError(node)
+
+
+def _having(codes: pa.ListArray) -> Has:
     offsets = codes.offsets.to_numpy()
     flat = codes.values.to_numpy()[offsets[0] : offsets[-1]]
     row = np.repeat(np.arange(len(codes)), np.diff(offsets))
@@ -66,52 +83,3 @@ def _having(codes: pa.ListArray) -> Callable[[int], Rows]:
         return found
 
     return has
-
-
-def _tokens(expression: str) -> list[str]:
-    """The tokens of an expression, last first."""
-    tokens, place = [], 0
-    text = expression.rstrip()
-    while place < len(text):
-        match = _TOKENS.match(text, place)
-        if match is None:
-            raise StoreError(f"{expression!r} cannot be read at {text[place:]!r}.", _EXAMPLE)
-        tokens.append(match[1].lower())
-        place = match.end()
-    return tokens[::-1]
-
-
-def _either(tokens: list[str], codebook_size: int) -> Test:
-    tests = [_both(tokens, codebook_size)]
-    while tokens and tokens[-1] == "or":
-        tokens.pop()
-        tests.append(_both(tokens, codebook_size))
-    return lambda has: np.logical_or.reduce([test(has) for test in tests])
-
-
-def _both(tokens: list[str], codebook_size: int) -> Test:
-    tests = [_one(tokens, codebook_size)]
-    while tokens and tokens[-1] == "and":
-        tokens.pop()
-        tests.append(_one(tokens, codebook_size))
-    return lambda has: np.logical_and.reduce([test(has) for test in tests])
-
-
-def _one(tokens: list[str], codebook_size: int) -> Test:
-    token = tokens.pop() if tokens else ""
-    if token == "not":
-        negated = _one(tokens, codebook_size)
-        return lambda has: ~negated(has)
-    if token == "(":
-        inner = _either(tokens, codebook_size)
-        if not tokens or tokens.pop() != ")":
-            raise StoreError("A parenthesis is not closed.", _EXAMPLE)
-        return inner
-    if not token.isdecimal():
-        raise StoreError(f"A code is missing before {token!r}.", _EXAMPLE)
-    code = int(token[:9])
-    if code >= codebook_size:
-        raise StoreError(
-            f"There is no code {token}.", f"The codebook has the codes 0 to {codebook_size - 1:,}."
-        )
-    return lambda has: has(code)

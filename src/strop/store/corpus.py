@@ -88,9 +88,10 @@ class Corpus:
         """Whether items have to be read by the process that opened the corpus."""
         return any(getattr(dataset, "in_main_process", False) for _, dataset in self.sources)
 
-    def source_of(self, index: int) -> str:
-        """Where the image at `index` comes from, as a store has it."""
-        return self.sources[int(np.searchsorted(self._starts, index, side="right")) - 1][0]
+    @property
+    def places(self) -> list[str]:
+        """Where each image comes from, as a store has it."""
+        return [source for source, dataset in self.sources for _ in range(len(dataset))]
 
     def items(self, indices: Sequence[int]) -> list[Item]:
         """The images at `indices`, not decoded."""

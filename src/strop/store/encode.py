@@ -27,7 +27,7 @@ from strop.store.corpus import Corpus
 from strop.store.encoder import Job, Reject
 from strop.store.engines import Done, encode_locally, encode_with_ray, slices_of
 from strop.store.schema import StoreInfo
-from strop.store.store import VERSIONS, below
+from strop.store.table import VERSIONS, below
 from strop.store.writer import Writer
 
 Engine = Literal["local", "ray"]
@@ -80,7 +80,6 @@ def encode_corpus(
     retry: bool = False,
     slice_size: int = SLICE,
     batch: int = 32,
-    storage_options: dict[str, str] | None = None,
     rule: LengthRule | None = None,
     progress: Progress = no_progress,
 ) -> Report:
@@ -124,17 +123,11 @@ def encode_corpus(
     job = job_of(corpus, tokenizer, model, rule, batch)
     # A second encoder fails at once. At a URL both may run: their commits exclude each other.
     with nullcontext() if "://" in path else exclusive(path):
-        writer = Writer(
-            path,
-            describe(tokenizer, model, rule),
-            corpus.kept,
-            overwrite=overwrite,
-            retry=retry,
-            storage_options=storage_options,
-        )
+        info = describe(tokenizer, model, rule)
+        writer = Writer(path, info, corpus.kept, overwrite=overwrite, retry=retry)
         rows = np.flatnonzero(writer.missing(corpus.keys))
         known = len(corpus) - len(rows)
-        elsewhere = writer.from_elsewhere(corpus.keys, corpus.source_of)
+        elsewhere = writer.from_elsewhere(corpus.keys, corpus.places)
         slices = slices_of(rows, slice_size)
         done = _reported(progress, known, len(corpus))
         if engine == "ray":

@@ -105,7 +105,7 @@ class _Work:
         index = task[0][0]
         problem = StoreError(f"Reading this image ended the process: {how}.", "Check the file.")
         corpus = self._job.corpus
-        return self._part([Item(corpus.keys[index], corpus.source_of(index), problem, {})])
+        return self._part([Item(corpus.keys[index], corpus.places[index], problem, {})])
 
     def _part(self, items: list[Item]) -> Part:
         read = self._job.read(items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,7 @@ def _refuse(batches: Sequence[FieldBatch], **_: Any) -> None:
 default_collate_fn_map[FieldBatch] = _refuse
 
 
+@dataclass(eq=False)
 class Fields(IterableDataset[FieldBatch]):
     """Batches `{"field": (B, S, d_enc) float32 on the device, "key": [...], kept columns}`.
 
@@ -50,25 +52,29 @@ class Fields(IterableDataset[FieldBatch]):
 
     After each iteration `epoch` increases, and with `shuffle` the order changes. Workers that a
     `DataLoader` restarts for each epoch need `set_epoch`.
+
+    device     where fields are interpreted; by default where the model is
+    batch      programs in a batch
+    shuffle    in another order in each epoch, by `seed`
+    drop_last  let all processes and workers have the same number of full batches
+    workers    threads that read ahead
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        device: str | torch.device | None = None,
-        batch: int = 64,
-        shuffle: bool = False,
-        seed: int = 0,
-        drop_last: bool = False,
-        workers: int = 2,
-    ) -> None:
-        self.store = store
-        self.model = _on(store.model, device)
-        self.batch, self.workers = in_range(batch, "batch", 1), in_range(workers, "workers", 1)
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+    store: Store
+    _: KW_ONLY
+    device: InitVar[str | torch.device | None] = None
+    batch: int = 64
+    shuffle: bool = False
+    seed: int = 0
+    drop_last: bool = False
+    workers: int = 2
+
+    def __post_init__(self, device: str | torch.device | None) -> None:
+        self.batch = in_range(self.batch, "batch", 1)
+        self.workers = in_range(self.workers, "workers", 1)
+        self.model = _on(self.store.model, device)
         self.epoch = 0
-        self._rows = len(store)
+        self._rows = len(self.store)
         self._done = self._resume = 0
 
     def set_epoch(self, epoch: int) -> None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,10 @@ from strop.prefetch import map_ahead
 from strop.progress import Progress, no_progress
 from strop.store.descriptor import REMEDY, Descriptor, pool
 from strop.store.schema import CHECK, DATA_STORAGE_VERSION, read_programs
-from strop.store.store import Store, below, open_table, reading
+from strop.store.table import below, open_table, reading
+
+if TYPE_CHECKING:
+    from strop.store.store import Store
 
 INDEX = "index"
 """The folder of a store with its index."""
@@ -54,7 +58,7 @@ class Index:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._path = below(store.path, INDEX)
-        self._table = open_table(self._path, store.storage_options)
+        self._table = open_table(self._path)
         self._descriptor = _read_descriptor(self._table.schema, self._path)
         self.rows: int = self._table.count_rows()
 
@@ -126,9 +130,7 @@ class Index:
         }
         table = pa.table(columns).cast(schema)
         lance = require("lance", StoreError)
-        self._table = lance.write_dataset(
-            table, self._path, mode="append", storage_options=self._store.storage_options
-        )
+        self._table = lance.write_dataset(table, self._path, mode="append")
         self.rows += len(rows)
 
     def build(self) -> None:
@@ -146,7 +148,7 @@ class Index:
                     num_partitions=max(1, round(self.rows**0.5 / 2)),
                     num_sub_vectors=self._descriptor.directions.shape[1] // 4,
                 )
-        self._table = open_table(self._path, self._store.storage_options)
+        self._table = open_table(self._path)
         self._table.cleanup_old_versions(older_than=_READERS)
 
     def _confirm(self, rows: np.ndarray, checks: np.ndarray) -> None:
@@ -210,7 +212,6 @@ def create_table(store: Store, descriptor: Descriptor, mode: str = "create") -> 
         schema.empty_table(),
         below(store.path, INDEX),
         mode=mode,
-        storage_options=store.storage_options,
         data_storage_version=DATA_STORAGE_VERSION,
     )
     return Index(store)

@@ -38,8 +38,11 @@ def find_image(source: str, key: str) -> Path | None:
     return path if path.suffix.lower() in SUFFIXES and path.is_file() else None
 
 
-def picture(store: Store, row: int, size: int) -> Tensor:
-    """See `Store.picture`."""
+def picture(store: Store, row: int, size: int = 128) -> Tensor:
+    """The image of a row as a small square (3, size, size) uint8.
+
+    If the file is not available, the decoded preview is returned.
+    """
     about = store.read([row], columns=["key", "source"]).to_pylist()[0]
     path = find_image(about["source"], about["key"])
     if path is not None:

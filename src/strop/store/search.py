@@ -88,7 +88,15 @@ def search(
     without: int | Sequence[int] = (),
     codes: str | None = None,
 ) -> Results:
-    """See `Store.search`."""
+    """The `k` images that are most similar to a query.
+
+    query    an image or a program
+    region   of the image, (x, y, width, height) in its pixels: find images with a similar part
+    like     the key of a row, in place of a query
+    without  positions of tokens that are erased from the program of the query
+    codes    only programs that have some codes and lack others, such as "17 and not 903"; it may
+             be given alone
+    """
     k = in_range(k, "k", 1, error=StoreError)
     if codes is not None and not isinstance(codes, str):
         raise StoreError(f"codes is {codes!r:.60}.", 'Give a text such as "17 and not 903".')

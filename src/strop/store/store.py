@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,52 +18,40 @@ from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.optional import require
 from strop.program import SUFFIXES, Program
-from strop.store.schema import CHECK, COLUMNS, DAMAGED, damaged_rows, read_info, read_programs
-
-if TYPE_CHECKING:
-    import lance
-    import torch
-    from torch import Tensor
-
-    from strop.images import ImageLike
-    from strop.store.fields import Fields
-    from strop.store.index import Index
-    from strop.store.search import Box, Memory, Results
-
-REJECTS = "rejects"
-"""The folder of a store with the table of images that could not be read."""
-
-VERSIONS = "versions"
-"""The folder of a store with the programs of other models, by name."""
-
+from strop.store import pictures
+from strop.store import search as searching
+from strop.store.fields import Fields
+from strop.store.index import Index
+from strop.store.schema import CHECK, COLUMNS, DAMAGED, read_info, read_programs
+from strop.store.table import (
+    VERSIONS,
+    NoStoreError,
+    below,
+    damage,
+    open_table,
+    read_rejects,
+    reading,
+)
 
 RowIndex = int | str | slice | Sequence[int] | np.ndarray
 """What picks rows: see `Store.rows_of`."""
 
 
-class NoStoreError(StoreError):
-    """There is no store at a path."""
-
-
 def open_store(
-    path: PathLike,
-    *,
-    version: str | None = None,
-    model: Tokenizer | str | None = None,
-    storage_options: dict[str, str] | None = None,
+    path: PathLike, *, version: str | None = None, model: Tokenizer | str | None = None
 ) -> Store:
     """Open a store that `strop encode DATA -o STORE` wrote.
 
-    path             a folder, or a URL that Lance reads, such as s3://bucket/photos.lance
-    version          the programs of another model, written with `--as VERSION`
-    model            the tokenizer that interprets the programs, or its name; by default the name
-                     that the store holds
-    storage_options  credentials and settings for a URL
+    path     a folder, or a URL that Lance reads, such as s3://bucket/photos.lance; its credentials
+             come from the environment
+    version  the programs of another model, written with `--as VERSION`
+    model    the tokenizer that interprets the programs, or its name; by default the name that the
+             store holds
     """
     tokenizer = load(model) if isinstance(model, str) else model
     where = str(path) if version is None else below(str(path), f"{VERSIONS}/{version}")
     try:
-        return Store(where, model=tokenizer, storage_options=storage_options)
+        return Store(where, model=tokenizer)
     except NoStoreError as error:
         if version is None:
             raise
@@ -75,7 +62,7 @@ def open_store(
 
 
 class Store:
-    """The programs of a corpus. It shows one version of the table; `refresh` opens the newest.
+    """The programs of a corpus, as they were when it was opened.
 
     path     folder or URL
     info     the model that wrote the programs, N, K, and the length rule
@@ -86,22 +73,16 @@ class Store:
     Each fragment of the table is verified when it is first read.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        model: Tokenizer | None = None,
-        storage_options: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, path: str, *, model: Tokenizer | None = None) -> None:
         self.path = path
-        self.storage_options = storage_options
-        self.dataset = open_table(path, storage_options)
+        self.dataset = open_table(path)
         self.info = read_info(self.dataset.schema, path)
         self._model: Tokenizer | None = None
         self._verified: set[int] = set()
         self._process = os.getpid()
-        self.index: Index | Memory | None = None
-        self._measure()
+        self.index: Index | searching.Memory | None = None
+        counts = [fragment.count_rows() for fragment in self.dataset.get_fragments()]
+        self._starts = np.cumsum([0, *counts], dtype=np.int64)  # the first row of each fragment
         if model is not None:
             self.model = model
 
@@ -122,20 +103,10 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         # The dataset of another process would share its threads: each process opens its own.
-        return {
-            "path": self.path,
-            "model": self._model,
-            "storage_options": self.storage_options,
-        }
+        return {"path": self.path, "model": self._model}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-    def refresh(self) -> None:
-        """Show the rows that were written since the store was opened."""
-        self.dataset = open_table(self.path, self.storage_options)
-        self.index = None
-        self._measure()
 
     @property
     def keys(self) -> list[str]:
@@ -155,7 +126,7 @@ class Store:
     @property
     def rejects(self) -> pa.Table:
         """The images that could not be read: `key`, `source` and `reason`."""
-        return read_rejects(self.path, self.storage_options)
+        return read_rejects(self.path)
 
     @property
     def model(self) -> Tokenizer:
@@ -195,13 +166,12 @@ class Store:
             picked = np.asarray(index)
         if picked.dtype == bool and picked.shape == (len(self),):
             return np.flatnonzero(picked)
-        if isinstance(index, list | tuple) and any(isinstance(each, bool) for each in index):
-            raise StoreError(f"{problem}.", remedy)  # not a mask: NumPy takes True for 1
-        if isinstance(index, int | np.integer) and picked.dtype != bool:
-            picked = picked[None]
-        if picked.ndim != 1 or (picked.size and picked.dtype.kind not in "iu"):
+        # Among numbers, NumPy takes True for 1.
+        truths = isinstance(index, list | tuple) and any(isinstance(each, bool) for each in index)
+        whole = picked.dtype.kind in "iu" or not picked.size
+        if truths or not whole or picked.ndim > 1:
             raise StoreError(f"{problem}.", remedy)
-        return picked.astype(np.int64)
+        return np.atleast_1d(picked).astype(np.int64)
 
     def programs(self, rows: RowIndex) -> Program:
         """The programs at `rows`, in that order, with their keys as names."""
@@ -257,58 +227,15 @@ class Store:
         """All rows as a `datasets.Dataset`."""
         return require("datasets", StoreError).Dataset(self.to_arrow(columns))
 
-    def fields(
-        self,
-        *,
-        device: str | torch.device | None = None,
-        batch: int = 64,
-        shuffle: bool = False,
-        seed: int = 0,
-        drop_last: bool = False,
-        workers: int = 2,
-    ) -> Fields:
+    def fields(self, **options: Any) -> Fields:
         """A PyTorch dataset of `{"field", "key", kept columns}`, interpreted as it is read.
 
-        device     where fields are interpreted; by default where the model is
-        batch      programs in a batch
-        shuffle    in another order in each epoch, by `seed`
-        drop_last  let all processes and workers have the same number of full batches
-        workers    threads that read ahead
+        See `strop.store.fields.Fields` for the options, such as `batch` and `shuffle`.
         """
-        from strop.store.fields import Fields
+        return Fields(self, **options)
 
-        return Fields(
-            self,
-            device=device,
-            batch=batch,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
-            workers=workers,
-        )
-
-    def search(
-        self,
-        query: ImageLike | Program | None = None,
-        *,
-        k: int = 20,
-        region: Box | None = None,
-        like: str | None = None,
-        without: int | Sequence[int] = (),
-        codes: str | None = None,
-    ) -> Results:
-        """The `k` images that are most similar to a query.
-
-        query    an image or a program
-        region   of the image, (x, y, width, height) in its pixels: find images with a similar part
-        like     the key of a row, in place of a query
-        without  positions of tokens that are erased from the program of the query
-        codes    only programs that have some codes and lack others, such as "17 and not 903"; it
-                 may be given alone
-        """
-        from strop.store.search import search
-
-        return search(self, query, k=k, region=region, like=like, without=without, codes=codes)
+    search = searching.search
+    picture = pictures.picture
 
     def row_of(self, key: str) -> int:
         """The row of a key."""
@@ -324,15 +251,6 @@ class Store:
             "`store.keys` and `strop store export` list its keys.",
         )
 
-    def picture(self, row: int, size: int = 128) -> Tensor:
-        """The image of a row as a small square (3, size, size) uint8.
-
-        If the file is not available, the decoded preview is returned.
-        """
-        from strop.store.pictures import picture
-
-        return picture(self, row, size)
-
     def sql(self, query: str) -> pa.Table:
         """The result of a DuckDB query on the tables `programs` and `rejects`.
 
@@ -347,11 +265,6 @@ class Store:
                 return connection.sql(query).to_arrow_table()
             except duckdb.Error as error:
                 raise StoreError(f"The query failed: {error}", "Correct the query.") from error
-
-    def _measure(self) -> None:
-        """Note at which row each fragment starts."""
-        counts = [fragment.count_rows() for fragment in self.dataset.get_fragments()]
-        self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
     def _verify(self, numbers: Sequence[int] | np.ndarray) -> None:
         """Compare the rows of fragments with their checks, once; `FormatError` if any differs."""
@@ -388,70 +301,3 @@ def is_store(path: PathLike) -> bool:
     if Path(text).suffix.lower() in SUFFIXES:
         return False
     return text.endswith((".lance", "/")) or "://" in text or expand(text).is_dir()
-
-
-def open_table(path: str, storage_options: dict[str, str] | None = None) -> lance.LanceDataset:
-    """The Lance dataset at `path`; `StoreError` if there is none."""
-    lance = require("lance", StoreError)
-    if "://" not in path and expand(path).is_file():
-        raise StoreError(
-            f"{path} is a file, not a store.",
-            "A store is a folder. Program.load, `strop interpret` and `strop decode` read files "
-            "of programs.",
-        )
-    try:
-        with reading(path):
-            return lance.dataset(path, storage_options=storage_options)
-    except FormatError as error:
-        if isinstance(error.__cause__, ValueError) and "not found" in str(error.__cause__).lower():
-            name = path.rstrip("/")
-            if "://" not in path and expand(path).is_dir():
-                name += ".lance"  # a folder of something else, such as images
-            raise NoStoreError(
-                f"There is no store at {path}.", f"Write one with: strop encode DATA -o {name}"
-            ) from error
-        raise
-
-
-def read_rejects(path: str, storage_options: dict[str, str] | None = None) -> pa.Table:
-    """The images that could not be read, each once: `key`, `source` and `reason`."""
-    try:
-        table = open_table(below(path, REJECTS), storage_options).to_table()
-    except StoreError:
-        return REJECTS_SCHEMA.empty_table()
-    # An encoder that was killed may have written a reject twice. The last one counts.
-    latest = {(row["key"], row["source"]): number for number, row in enumerate(table.to_pylist())}
-    return table.take(pa.array(sorted(latest.values()), pa.int64()))
-
-
-def damage(fragment: Any) -> str | None:
-    """What is wrong with the rows of a fragment, with the name of its file, or None."""
-    files = ", ".join(str(file.path) for file in fragment.metadata.files)
-    try:
-        with reading(files):
-            rows = damaged_rows(fragment.to_table())
-    except FormatError as error:
-        return error.problem
-    if not len(rows):
-        return None
-    return f"{len(rows)} of {fragment.count_rows()} rows in data/{files} were changed."
-
-
-@contextmanager
-def reading(source: str, remedy: str = DAMAGED) -> Iterator[None]:
-    """Convert the exceptions of Lance to `FormatError`."""
-    try:
-        yield
-    except StropError:
-        raise
-    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-        raise
-    except BaseException as error:  # on damaged files Lance also panics, which is no Exception
-        raise FormatError(f"{source} cannot be read ({error}).", remedy) from error
-
-
-def below(path: str, name: str) -> str:
-    return f"{path.rstrip('/')}/{name}"
-
-
-REJECTS_SCHEMA = pa.schema({"key": pa.string(), "source": pa.string(), "reason": pa.string()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from strop.errors import StoreError
 from strop.optional import require
+from strop.random import mix
 from strop.store.schema import (
     DATA_STORAGE_VERSION,
     StoreInfo,
@@ -22,7 +23,7 @@ from strop.store.schema import (
     read_info,
     with_checks,
 )
-from strop.store.store import REJECTS, REJECTS_SCHEMA, below, open_table, read_rejects
+from strop.store.table import REJECTS, REJECTS_SCHEMA, below, open_table, read_rejects
 
 if TYPE_CHECKING:
     import lance
@@ -47,17 +48,14 @@ class Writer:
         *,
         overwrite: bool = False,
         retry: bool = False,
-        storage_options: dict[str, str] | None = None,
     ) -> None:
         self.path = path
         self.info = info
-        self._options = storage_options
         self._schema = make_schema(info, kept or {})
         self._commits = 0
         self._table: lance.LanceDataset
         self._known: np.ndarray  # the hashes of the keys in the store, sorted
-        self._source: np.ndarray  # of each, the number of its source
-        self._sources: list[str]
+        self._places: np.ndarray  # the hashes of keys with their sources, sorted
         self._rejected: np.ndarray
         self._open(overwrite, forget_rejects=overwrite or retry)
 
@@ -66,14 +64,12 @@ class Writer:
         hashes = key_hashes(pa.array(keys, pa.string()))
         return ~(_contains(self._known, hashes) | _contains(self._rejected, hashes))
 
-    def from_elsewhere(self, keys: list[str], source_of: Callable[[int], str]) -> str | None:
+    def from_elsewhere(self, keys: list[str], sources: list[str]) -> str | None:
         """The first of the keys that the store has from another source than now, or None."""
-        hashes = key_hashes(pa.array(keys, pa.string()))
-        for index in np.flatnonzero(_contains(self._known, hashes)).tolist():
-            place = np.searchsorted(self._known, hashes[index])
-            if self._sources[self._source[place]] != source_of(index):
-                return keys[index]
-        return None
+        known = _contains(self._known, key_hashes(pa.array(keys, pa.string())))
+        same = _contains(self._places, _place_hashes(pa.array(keys), pa.array(sources)))
+        others = np.flatnonzero(known & ~same)
+        return keys[others[0]] if len(others) else None
 
     def append(self, rows: pa.Table) -> int:
         """Commit rows, without their checks, at once. Returns how many were new."""
@@ -129,12 +125,11 @@ class Writer:
     def _open(self, overwrite: bool = False, forget_rejects: bool = False) -> None:
         self._table = self._create(self.path, self._schema, overwrite)
         self._check()
-        self._known, self._source = np.zeros(0, np.uint64), np.zeros(0, np.int32)
-        self._sources = []
+        self._known = self._places = np.zeros(0, np.uint64)
         self._learn(self._table.to_batches(columns=["key", "source"]))
-        rejects = read_rejects(self.path, self._options)
+        rejects = read_rejects(self.path)
         if forget_rejects and len(rejects):
-            open_table(below(self.path, REJECTS), self._options).delete("true")
+            open_table(below(self.path, REJECTS)).delete("true")
             rejects = REJECTS_SCHEMA.empty_table()
         self._rejected = np.sort(key_hashes(rejects["key"]))
 
@@ -142,9 +137,8 @@ class Writer:
         """The table at `path`, made empty if there is none."""
         with suppress(StoreError):
             if not overwrite:
-                return open_table(path, self._options)
+                return open_table(path)
         options = {
-            "storage_options": self._options,
             "data_storage_version": DATA_STORAGE_VERSION,
             "mode": "overwrite" if overwrite else "create",
         }
@@ -153,7 +147,7 @@ class Writer:
         except OSError as error:
             if "already exists" not in str(error):
                 raise
-            return open_table(path, self._options)  # another writer was faster
+            return open_table(path)  # another writer was faster
 
     def _check(self) -> None:
         """Refuse a store of another model, of other lengths or of other columns."""
@@ -184,25 +178,18 @@ class Writer:
 
     def _learn(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
         """Note the keys and sources of rows."""
-        known, source = [self._known], [self._source]
+        known, places = [self._known], [self._places]
         for batch in batches:
             known.append(key_hashes(batch["key"]))
-            names = batch["source"].dictionary_encode()
-            names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
-            numbers = []
-            for name in names.dictionary.to_pylist():
-                if name not in self._sources:
-                    self._sources.append(name)
-                numbers.append(self._sources.index(name))
-            source.append(np.array(numbers, np.int32)[names.indices.to_numpy()])
-        order = np.argsort(joined := np.concatenate(known), kind="stable")
-        self._known, self._source = joined[order], np.concatenate(source)[order]
+            places.append(_place_hashes(batch["key"], batch["source"]))
+        self._known = np.sort(np.concatenate(known))
+        self._places = np.sort(np.concatenate(places))
 
     def _commit(self, table: lance.LanceDataset, operation: Any) -> lance.LanceDataset:
         """The table after an operation on the version that was read."""
         module = require("lance", StoreError)
         transaction = module.Transaction(table.version, operation)
-        return module.LanceDataset.commit(table, transaction, storage_options=self._options)
+        return module.LanceDataset.commit(table, transaction)
 
     def _write(self, rows: pa.Table, table: lance.LanceDataset, path: str) -> list[Any]:
         """Write fragments of the table at `path`, to the disk before a commit refers to them.
@@ -216,7 +203,6 @@ class Writer:
             table,
             schema=rows.schema,
             data_storage_version=DATA_STORAGE_VERSION,
-            storage_options=self._options,
         )
         for file in (file for fragment in written for file in fragment.files):
             place = Path(path) / "data" / file.path
@@ -240,3 +226,8 @@ def _contains(known: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         return np.zeros(len(hashes), dtype=bool)
     places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
     return known[places] == hashes
+
+
+def _place_hashes(keys: Any, sources: Any) -> np.ndarray:
+    """A hash of each key with its source: (n,) uint64."""
+    return key_hashes(keys) ^ mix(key_hashes(sources))
