@@ -561,17 +561,22 @@ def _read_jsonl(path: PathLike) -> Program:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise FormatError(f"Line {number} of {path} is not an object.", _DAMAGED)
+    return program_of_rows(rows, path)
+
+
+def program_of_rows(rows: Sequence[dict[str, Any]], source: object) -> Program:
+    """The batch of programs in lines of `.jsonl`; `FormatError` names their `source`."""
     headers = [{key: row.get(key) for key in ("format", *_HEADER)} for row in rows]
     if any(header != headers[0] for header in headers):
-        raise FormatError(f"The lines of {path} come from different models.", _DAMAGED)
+        raise FormatError(f"The lines of {source} come from different models.", _DAMAGED)
     header = headers[0] if headers else {}
-    check_format(header.get("format"), "program", FORMAT, path)
-    with parsing(FormatError, f"{path} does not hold programs", _DAMAGED):
+    check_format(header.get("format"), "program", FORMAT, source)
+    with parsing(FormatError, f"{source} does not hold programs", _DAMAGED):
         columns = {name: _flatten([row[name] for row in rows]) for name in _LISTS}
         lengths = torch.tensor([row["length"] for row in rows])
         names = [row.get("name") for row in rows]
         quality = [row.get("quality") for row in rows]  # older files have none
-        return _assembled(header, lengths, names, quality, path, **columns)
+        return _assembled(header, lengths, names, quality, source, **columns)
 
 
 def _read_parquet(path: PathLike) -> Program:
@@ -630,7 +635,7 @@ def _assembled(
     lengths: Tensor,
     names: list[Any],
     quality: list[Any],
-    path: PathLike,
+    path: object,
     *,
     codes: Flat,
     rest: Flat,
@@ -697,4 +702,4 @@ def _chips(program: Program) -> str:
     return "".join(chips)
 
 
-_DAMAGED = "The file is damaged or was not written by strop; encode the images again."
+_DAMAGED = "It is damaged or was not written by strop; encode the images again."

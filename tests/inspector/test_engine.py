@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_waiting_items_form_batches():
         sizes.append(len(items))
         return [item * 10 for item in items]
 
-    batcher = Batcher(work, max_batch=4)
+    batcher = partial(Batcher(max_batch=4), work)
     with ThreadPoolExecutor(9) as pool:
         futures = [pool.submit(batcher, number) for number in range(9)]
         time.sleep(0.2)  # one is being processed, eight wait
@@ -100,7 +101,7 @@ def test_an_error_fails_its_own_item_only():
             raise ValueError("bad")
         return items
 
-    batcher = Batcher(work, max_batch=8)
+    batcher = partial(Batcher(max_batch=8), work)
     with ThreadPoolExecutor(6) as pool:
         futures = {name: pool.submit(batcher, name) for name in ("a", "b", "bad", "c")}
         time.sleep(0.1)
@@ -118,7 +119,7 @@ def test_a_short_request_does_not_wait_for_a_long_study():
         time.sleep(0.01)
         return items
 
-    batcher = Batcher(work, max_batch=1)
+    batcher = partial(Batcher(max_batch=1), work)
 
     def long_study():
         for number in range(40):
@@ -142,7 +143,7 @@ def test_urgent_items_go_first_and_in_batches_of_their_own():
         done.append(sorted(items))
         return items
 
-    batcher = Batcher(work, max_batch=8)
+    batcher = partial(Batcher(max_batch=8), work)
     with ThreadPoolExecutor(6) as pool:
         pool.submit(batcher, "first")
         time.sleep(0.1)  # being processed, and blocked at the gate

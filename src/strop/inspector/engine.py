@@ -6,11 +6,11 @@ import hashlib
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from queue import Empty, PriorityQueue
+from queue import PriorityQueue
 from threading import Lock, Thread
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from strop.store.store import Store
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Work = Callable[[list[Item]], list[Result]]
 
 CHUNK = {"cpu": 2, "cuda": 64}
 """Programs that one request submits at a time; other requests run between two chunks. The cost is
@@ -37,53 +38,56 @@ CACHE_SIZE = 64
 """Analysed images in the least-recently-used cache."""
 
 
-class Batcher(Generic[Item, Result]):
-    """A thread that calls `work` on batches of items that callers submit, `max_batch` at most.
+class Batcher:
+    """A thread that does work on batches of items that callers submit, `max_batch` at most.
+
+    All work is done in this one thread: torch keeps a pool of workers for each calling thread, and
+    several pools would compete for the same cores.
 
     A call blocks until its item is done, so each caller has one item in the queue, and a caller
     with many items takes turns with the others. Urgent items go first and are never in one batch
     with other items.
     """
 
-    def __init__(self, work: Callable[[list[Item]], list[Result]], max_batch: int) -> None:
-        self._work, self._max_batch = work, max_batch
-        # Not urgent, number, item, future: sorted in the order of processing.
-        self._queue: PriorityQueue[tuple[bool, int, Item, Future[Result]]] = PriorityQueue()
+    def __init__(self, max_batch: int) -> None:
+        self._max_batch = max_batch
+        # Not urgent, number, work, item, future: sorted in the order of processing.
+        self._queue: PriorityQueue[tuple[bool, int, Work[Any, Any], Any, Future[Any]]]
+        self._queue = PriorityQueue()
         self._numbers = itertools.count()
         Thread(target=self._run, daemon=True).start()
 
-    def __call__(self, item: Item, urgent: bool = False) -> Result:
+    def __call__(self, work: Work[Item, Result], item: Item, urgent: bool = False) -> Result:
         """The result of `work` for `item`; an exception of `work` is raised here."""
         future: Future[Result] = Future()
-        self._queue.put((not urgent, next(self._numbers), item, future))
+        self._queue.put((not urgent, next(self._numbers), work, item, future))
         return future.result()
 
     def _run(self) -> None:
         while True:
-            batch = [self._queue.get()]
-            while len(batch) < self._max_batch:
-                try:
-                    entry = self._queue.get_nowait()
-                except Empty:
-                    break
-                if entry[0] != batch[0][0]:
+            later, _, work, item, future = self._queue.get()
+            batch = [(item, future)]
+            while len(batch) < self._max_batch and not self._queue.empty():
+                entry = self._queue.get()
+                if (entry[0], entry[2]) != (later, work):
                     self._queue.put(entry)
                     break
-                batch.append(entry)
-            self._process([(item, future) for _, _, item, future in batch])
+                batch.append(entry[3:])
+            _process(work, batch)
 
-    def _process(self, batch: list[tuple[Item, Future[Result]]]) -> None:
-        try:
-            results = self._work([item for item, _ in batch])
-        except Exception as error:
-            if len(batch) == 1:
-                batch[0][1].set_exception(error)
-                return
-            for entry in batch:  # an error of one item must not fail the others
-                self._process([entry])
+
+def _process(work: Work[Item, Result], batch: list[tuple[Item, Future[Result]]]) -> None:
+    try:
+        results = work([item for item, _ in batch])
+    except Exception as error:
+        if len(batch) == 1:
+            batch[0][1].set_exception(error)
             return
-        for (_, future), result in zip(batch, results, strict=True):
-            future.set_result(result)
+        for entry in batch:  # an error of one item must not fail the others
+            _process(work, [entry])
+        return
+    for (_, future), result in zip(batch, results, strict=True):
+        future.set_result(result)
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,9 @@ class Engine:
         self.device = tokenizer.device
         self.chunk = CHUNK[self.device.type]
         use_graphs(tokenizer, MAX_BATCH * self.chunk)
-        self._analyse = Batcher(self._analyse_batch, MAX_BATCH)
-        self._interpret = Batcher(self._interpret_batch, MAX_BATCH)
-        self._decode = Batcher(self._decode_batch, MAX_BATCH)
+        self._run = Batcher(MAX_BATCH)
         self._cache: OrderedDict[bytes, AnalysedImage] = OrderedDict()
         self._lock = Lock()
-        # torch keeps a pool of workers for each calling thread. Several pools would compete for
-        # the same cores, so all calls come from one thread.
-        self._thread = ThreadPoolExecutor(1)
 
     @property
     def sees_scenes(self) -> bool:
@@ -143,7 +142,7 @@ class Engine:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        analysed = self._analyse(square)
+        analysed = self._run(self._analyse_batch, square)
         with self._lock:
             self._cache[key] = analysed
             if len(self._cache) > CACHE_SIZE:
@@ -161,15 +160,15 @@ class Engine:
             )
         step = min(batch, self.chunk)
         urgent = len(rows) == 1  # an edit on the page; several programs are a study
-        parts = [self._interpret(rows[i : i + step], urgent) for i in range(0, len(rows), step)]
-        return torch.cat(parts)
+        parts = [rows[start : start + step] for start in range(0, len(rows), step)]
+        return torch.cat([self._run(self._interpret_batch, part, urgent) for part in parts])
 
     def decode(self, field: Tensor) -> Tensor | None:
         """A field `(1, S, d_enc)` to uint8 pixels `(3, H, H)`, or None without a decoder."""
-        return None if self.tokenizer.decoder is None else self._decode(field)
+        return None if self.tokenizer.decoder is None else self._run(self._decode_batch, field)
 
     def _analyse_batch(self, squares: list[Tensor]) -> list[AnalysedImage]:
-        result = self._compute(self.tokenizer.analyse, torch.stack(squares))
+        result = self.tokenizer.analyse(torch.stack(squares))
         program = self.tokenizer.to_program(result)
         head, expected = self.tokenizer.length_head, None
         if isinstance(head, RateHead) and result.log_error is not None:
@@ -186,24 +185,22 @@ class Engine:
         ]
 
     def _interpret_batch(self, programs: list[Program]) -> list[Tensor]:
-        field = self._compute(self.tokenizer.interpret, Program.cat(programs))
+        field = self.tokenizer.interpret(Program.cat(programs))
         return list(field.split([len(program) for program in programs]))
 
     def _decode_batch(self, fields: list[Tensor]) -> list[Tensor]:
-        return list(tensor_to_bytes(self._compute(self.tokenizer.decode, torch.cat(fields))))
+        return list(tensor_to_bytes(self.tokenizer.decode(torch.cat(fields))))
 
     def picture(self, store: Store, row: int) -> Tensor:
         """The image of a row of a store, of the model's size: uint8 `(3, H, H)`."""
-        return self._compute(lambda row: store.picture(row, self.config.image_size), row)
+        size = self.config.image_size
+        return self._run(lambda rows: [store.picture(row, size) for row in rows], row)
 
     def search(self, store: Store, query: Any, **options: Any) -> tuple[Results, list[Tensor]]:
         """`store.search`, and the pictures of its hits, uint8 `(3, h, h)`."""
 
-        def work(query: Any) -> tuple[Results, list[Tensor]]:
-            found = store.search(query, **options)
-            return found, [store.picture(hit.row) for hit in found.hits]
+        def work(queries: list[Any]) -> list[tuple[Results, list[Tensor]]]:
+            found = [store.search(query, **options) for query in queries]
+            return [(each, [store.picture(hit.row) for hit in each.hits]) for each in found]
 
-        return self._compute(work, query)
-
-    def _compute(self, work: Callable[[Item], Result], item: Item) -> Result:
-        return self._thread.submit(work, item).result()
+        return self._run(work, query)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from strop.errors import ProgramError
-from strop.files import check_format, format_tag
+from strop.files import format_tag
 from strop.inspector.image_io import MAX_BYTES
-from strop.program import FORMAT, MAX_CODES, Program
+from strop.program import FORMAT, MAX_CODES, Program, program_of_rows
 from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
 
 MAX_CLUSTERS = 12
@@ -49,29 +47,8 @@ class ProgramJson(_Strict):
     erased: Int32s = []
 
     def program(self) -> Program:
-        """This program as a batch of one; raises `ProgramError` if it is invalid."""
-        check_format(self.format, "program", FORMAT, "The program")
-        codes = self.codes + self.rest
-        if self.length != len(self.codes):
-            raise ProgramError(
-                f"The length is {self.length}, but {len(self.codes)} codes are active.",
-                "Put the active codes into codes and all others into rest.",
-            )
-        erased = torch.zeros(1, len(codes), dtype=torch.bool)
-        for position in self.erased:
-            if not 0 <= position < len(codes):
-                raise ProgramError(
-                    f"Position {position} is erased, but there are {len(codes)} codes.",
-                    "Positions start at 0.",
-                )
-            erased[0, position] = True
-        return Program(
-            codes=torch.tensor([codes], dtype=torch.int64),
-            lengths=torch.tensor([self.length]),
-            codebook_size=self.codebook_size,
-            model=self.model,
-            erased=erased,
-        )
+        """This program as a batch of one; raises `FormatError` if it is invalid."""
+        return program_of_rows([self.model_dump()], "The program")
 
     @staticmethod
     def of(program: Program) -> ProgramJson:
