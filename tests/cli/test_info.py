@@ -12,7 +12,7 @@ from strop import Tokenizer
 from strop.cli import app, info
 from strop.cli.info import describe
 from strop.errors import TeacherError
-from strop.training.preset import preset_names
+from strop.training.preset import load_preset, preset_names
 
 PAPER = {  # preset: trainable and total parameters in millions, from the paper's Table "variants"
     "strop-s-dinov3-s": (13.5, 35.1),
@@ -71,7 +71,8 @@ def test_bundled_models_and_presets_are_listed() -> None:
     shown = CliRunner().invoke(app, ["info"], env={"COLUMNS": "200"}).stdout
     listed = [line.split()[0] for line in shown.splitlines() if line]
     assert listed[:4] == ["bundled", "photos", "scenes", "preset"]
-    assert listed[4].startswith("strop-xs")  # what needs no download comes first
+    # What needs no download comes first.
+    assert load_preset(listed[4]).model.teacher.name == "tiny"
     assert sorted(listed[4:]) == preset_names()
     facts = json.loads(CliRunner().invoke(app, ["info", "--json"]).stdout)
     assert list(facts["models"]) == ["photos", "scenes"]
