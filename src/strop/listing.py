@@ -77,32 +77,26 @@ def list_files(folder: Path, suffixes: Iterable[str] = SUFFIXES) -> list[str]:
     """
     wanted = frozenset(suffixes)
     names: list[str] = []
-    linked_files: list[tuple[str, str]] = []  # relative name, real path
     visited: set[str] = set()
-    listed: set[str] = set()
-    folders, linked_folders = deque([("", str(folder))]), deque[tuple[str, str]]()
-    while folders or linked_folders:
-        below, path = (folders or linked_folders).popleft()
-        real = os.path.realpath(path)
+    # Relative name, real path, and whether it is a folder.
+    found, linked = deque([("", os.path.realpath(folder), True)]), deque[tuple[str, str, bool]]()
+    while found or linked:
+        name, real, is_folder = (found or linked).popleft()
         if real in visited:
             continue
         visited.add(real)
-        with suppress(OSError), os.scandir(path) as entries:
+        if not is_folder:
+            names.append(name)
+            continue
+        with suppress(OSError), os.scandir(real) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 if entry.name.startswith(".") or entry.name == "__MACOSX":
                     continue
-                name = f"{below}/{entry.name}" if below else entry.name
-                if entry.is_dir():
-                    (linked_folders if entry.is_symlink() else folders).append((name, entry.path))
-                elif name[name.rfind(".") :].lower() not in wanted:
+                inner = f"{name}/{entry.name}" if name else entry.name
+                if not entry.is_dir() and inner[inner.rfind(".") :].lower() not in wanted:
                     continue
-                elif entry.is_symlink():
-                    linked_files.append((name, os.path.realpath(entry.path)))
+                if entry.is_symlink():
+                    linked.append((inner, os.path.realpath(entry.path), entry.is_dir()))
                 else:
-                    names.append(name)
-                    listed.add(f"{real}/{entry.name}")
-    for name, real in sorted(linked_files):
-        if real not in listed:
-            listed.add(real)
-            names.append(name)
+                    found.append((inner, f"{real}/{entry.name}", entry.is_dir()))
     return sorted(names)

@@ -196,20 +196,16 @@ def radiance(
     shadow = (rays.shadow_across, rays.shadow_up)
     light = torch.stack(_light(scene, surface, shadow, dense), dim=-1)
     # One shadow ray per lamp suffices in a mirror, because a pixel has several mirror rays.
-    few = (rays.mirror_across, rays.mirror_up)
-    if dense:
-        mirror = torch.stack(_mirror(scene, surface, few, dense), dim=-1)
-        tint = torch.stack(surface.albedo, dim=-1) * shading.METAL_TINT
-        return light + torch.where(surface.metal[..., None], mirror * tint, 0.0)
-    chosen = torch.nonzero(surface.metal[0]).squeeze(-1)
+    chosen = slice(None) if dense else torch.nonzero(surface.metal[0]).squeeze(-1)
     part = _pick(surface, chosen)
-    few = (few[0][:, chosen], few[1][:, chosen])
+    few = (rays.mirror_across[:, chosen], rays.mirror_up[:, chosen])
     mirror = torch.stack(_mirror(scene, part, few, dense), dim=-1)
-    light[:, chosen] += mirror * torch.stack(part.albedo, dim=-1) * shading.METAL_TINT
+    mirror = mirror * torch.stack(part.albedo, dim=-1) * shading.METAL_TINT
+    light[:, chosen] += torch.where(part.metal[..., None], mirror, 0.0)
     return light
 
 
-def _pick(surface: Surface, index: Tensor) -> Surface:
+def _pick(surface: Surface, index: Tensor | slice) -> Surface:
     """The surface points at `index` of the rays."""
     return Surface._make(
         each(lambda part: part[:, index], value) if isinstance(value, tuple) else value[:, index]
@@ -248,16 +244,12 @@ def _without_absent(scenes: Scenes) -> Scenes:
 
 
 @torch.no_grad()
-def render(
-    scenes: Scenes,
-    size: int | tuple[int, int] = 128,
-    compiled: bool | None = None,
-) -> Tensor:
+def render(scenes: Scenes, size: int | tuple[int, int] = 128, compiled: bool = False) -> Tensor:
     """Images of `scenes`: (B, 3, H, W) uint8, on the device the scenes are on.
 
-    `size` is the side of a square or (height, width). A GPU runs the dense renderer, compiled
-    unless `compiled` is False. A CPU runs the sparse one, unless `compiled` is True. All give the
-    same image up to rounding.
+    `size` is the side of a square or (height, width). A GPU runs the compiled dense renderer, and
+    so does a CPU if `compiled`. Otherwise it runs the sparse one, which gives the same image up to
+    rounding.
     """
     height, width = image_size(size)
     device = scenes.camera.device
@@ -266,14 +258,10 @@ def render(
         return torch.empty(0, 3, height, width, dtype=torch.uint8, device=device)
     if not (scenes.camera.is_cuda or compiled):
         return render_sparse(scenes, (height, width))
-    draw, pixels = (
-        (render_dense, _CHUNK_PIXELS // 16)  # eager mode keeps all intermediate results
-        if compiled is False
-        else (_compiled(), _CHUNK_PIXELS)
-    )
+    draw = _compiled()
     rays = camera_rays(height, width, device)
     # Equal chunks, with the last one filled up, limit the shapes to compile and the memory.
-    chunk = min(max(1, pixels // (height * width)), 1 << (len(scenes) - 1).bit_length())
+    chunk = min(max(1, _CHUNK_PIXELS // (height * width)), 1 << (len(scenes) - 1).bit_length())
     rows = torch.arange(-(-len(scenes) // chunk) * chunk, device=device) % len(scenes)
     parts = [
         draw(world(scenes[rows[i : i + chunk]]), rays, (height, width))
