@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -25,7 +26,7 @@ from strop.data.loader import Loader
 from strop.data.record import Record
 from strop.data.transforms import fit_record
 from strop.errors import DataError, StropError
-from strop.images import fit_square, read_square, save_image
+from strop.images import fit_square, read_image, read_square, save_image
 from strop.model.length_head import LengthHeadConfig
 from strop.training.preset import load_preset
 
@@ -155,6 +156,23 @@ MISTAKES = {
         lambda m: m.tok.encode(torch.zeros(2, 3, 8, 8, device="meta")),
         r"\(2, 3, 8, 8\) on meta has no pixels",
     ),
+    "a grey batch": (
+        lambda m: m.tok(torch.zeros(1, 1, 128, 128, dtype=torch.uint8)),
+        r"called with torch.uint8 \(1, 1, 128, 128\)",
+    ),
+    "a batch of another size": (
+        lambda m: m.tok(torch.zeros(1, 3, 16, 16, dtype=torch.uint8)),
+        r"\(1, 3, 16, 16\)\. Give uint8 from 0 to 255, \(B, 3, \d+, \d+\)",
+    ),
+    "a path of its own size": (
+        lambda m: m.tok.field("a.png", resize=False),
+        "The model was called with str",
+    ),
+    "a program as images": (lambda m: m.tok.encode(m.program), "A Program is not an image"),
+    "a table": (
+        lambda m: m.tok.encode(pandas.DataFrame({"path": ["0.png"]})),
+        "A DataFrame is not an image. Give images, or the column",
+    ),
     "an address": (
         lambda m: m.tok.encode("https://example.org/a.jpg"),
         r"no file https://example\.org/a\.jpg\. Addresses are not fetched: download it",
@@ -250,6 +268,20 @@ def test_what_is_written_below_home_is_there(made, tmp_path, monkeypatch):
     assert strop.load("~/model").identity == made.tok.identity
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["a.jsonl", "a.parquet", "model", "~b.parquet"]
+
+
+def test_collections_of_images_are_their_images(made):
+    paths = [str(made.folder / f"{number}.png") for number in range(3)]
+    expected = made.tok.encode(paths)
+    array = np.empty(3, dtype=object)
+    array[:] = [read_image(path).permute(1, 2, 0).numpy() for path in paths]
+    pairs = TensorDataset(torch.stack([read_image(path) for path in paths]), torch.arange(3))
+    content = [bytearray(Path(path).read_bytes()) for path in paths]
+    for images in (array, pairs, content):
+        assert torch.equal(made.tok.encode(images).codes, expected.codes)
+    for named in (np.array(paths), pandas.Series(paths), dict.fromkeys(paths).keys()):
+        assert made.tok.encode(named) == expected
+        assert made.tok.encode(named).names == tuple(paths)
 
 
 def test_numbers_of_numpy_count(made):

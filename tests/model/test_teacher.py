@@ -16,7 +16,7 @@ from huggingface_hub.errors import GatedRepoError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from strop.errors import StropError, TeacherError
+from strop.errors import ImageError, StropError, TeacherError
 from strop.model.checkpoint import load
 from strop.model.teacher import (
     CENTRED,
@@ -298,7 +298,7 @@ def test_measured_scale_brings_the_field_to_the_papers_spread(tiny_teacher):
 
 
 def test_a_teacher_takes_uint8_alone(tiny_teacher):
-    with pytest.raises(TeacherError, match=r"images of torch.float32. Give uint8 from 0 to 255"):
+    with pytest.raises(ImageError, match=r"with torch.float32 .*Give uint8 from 0 to 255"):
         tiny_teacher(pixels(64) / 255)
 
 

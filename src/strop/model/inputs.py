@@ -20,10 +20,14 @@ from strop.device import to_device
 from strop.errors import ImageError, expect, parsing
 from strop.images import Fit, ImageLike, fit_square, read_square, tensor_to_bytes
 from strop.listing import find_images
+from strop.program import Program
 from strop.squares import Source, read_squares, reading_workers
 
 Images = ImageLike | Iterable[Any]
 """An image or a collection of images; see `Tokenizer.encode`."""
+
+_WHOLE = (str, bytes, list, tuple, Mapping, Tensor, np.ndarray)
+"""Iterables that are read as they are."""
 
 IMAGE_KEYS = ("image", "images", "pixel_values", "img")
 """Where the items of other libraries hold their image or images."""
@@ -103,10 +107,17 @@ def _is_file(image: object) -> bool:
 
 
 def listed(images: Images) -> Images:
-    """Folders, globs and generators of paths as lists of paths, an open file as its bytes;
+    """Folders, globs and collections of paths as lists of paths, an open file as its bytes;
     everything else as it is."""
     if hasattr(images, "read"):
         return _content(images)
+    if isinstance(images, bytearray | memoryview):
+        return bytes(images)
+    if isinstance(images, np.ndarray) and images.dtype.kind in "OUT":  # of paths or images
+        return images.tolist()
+    if isinstance(images, Program) or len(getattr(images, "axes", ())) == 2:
+        remedy = "Give images, or the column of a table that holds them, such as table['path']."
+        raise ImageError(f"A {type(images).__name__} is not an image.", remedy)
     if isinstance(images, str | os.PathLike):
         text, path = os.fspath(images), Path(images)
         if path.is_dir() or (glob.has_magic(text) and not path.exists() and ":" not in text):
@@ -116,11 +127,12 @@ def listed(images: Images) -> Images:
                 f"There is no file {text}.",
                 f'If it is a dataset, open it: encode(strop.data.open_dataset("{text}")).',
             )
-    if isinstance(images, Iterator):
-        first = next(images, None)
+    if isinstance(images, Iterable) and not isinstance(images, _WHOLE):
+        each = iter(images)
+        first = next(each, None)
         if first is None:
             return []
-        rest = chain([first], images)
+        rest = chain([first], each)
         return list(rest) if isinstance(first, str | os.PathLike) else rest
     return images
 
@@ -160,15 +172,13 @@ def _each(images: Any) -> Iterator[ImageLike]:
         yield from _each(_of_mapping(images))
     elif (held := _held(images)) is not None:
         yield held
-    elif isinstance(images, Iterable):
-        for item in images:
-            yield from _each(_of_pair(item) if isinstance(item, list | tuple) else item)
-    elif hasattr(images, "__getitem__") and hasattr(images, "__len__"):
-        for index in range(len(images)):
-            yield from _each(images[index])
     else:
+        if hasattr(images, "__getitem__") and not isinstance(images, Iterable):  # of a `Dataset`
+            images = map(images.__getitem__, range(len(images)))
         remedy = "Give paths, bytes, PIL images, arrays, tensors, or a collection of these."
         expect(images, Iterable, "an image", ImageError, remedy)
+        for item in images:
+            yield from _each(_of_pair(item) if isinstance(item, list | tuple) else item)
 
 
 def _held(item: Any) -> Tensor | None:
@@ -203,7 +213,7 @@ def _of_mapping(item: Mapping[str, Any]) -> Any:
         raise ImageError(
             f"A row with the columns {', '.join(map(str, item))} has "
             f"{'several images' if keys else 'no image'}.",
-            'Give the column of the images, such as dataset["picture"].',
+            'Give the column of the images, such as dataset["picture"], or a split.',
         )
     return item[keys[0]]
 

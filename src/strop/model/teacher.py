@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.errors import TeacherError, parsing
+from strop.errors import ImageError, TeacherError, parsing
 from strop.identity import of_teacher
 from strop.listing import expand
 from strop.model.vit import ViT, build_vit, load_vit, parse_config
@@ -135,12 +135,7 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`, S = H W / 16^2, row by row."""
-        if images.dtype != torch.uint8:
-            raise TeacherError(
-                f"The teacher was given images of {images.dtype}.",
-                "Give uint8 from 0 to 255, such as `(images * 255).round().to(torch.uint8)`.",
-            )
-        return self.patch_tokens(self.backbone, self.preprocess(images))
+        return self.patch_tokens(self.backbone, self.preprocess(check_pixels(images)))
 
     def preprocess(self, images: Tensor) -> Tensor:
         """uint8 `(B, 3, H, W)` to the normalised floats the backbone was trained on."""
@@ -159,6 +154,20 @@ class Teacher(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """The teacher is frozen: this does nothing."""
         return self
+
+
+def check_pixels(images: object, side: int | None = None) -> Tensor:
+    """`images` if they are uint8 `(B, 3, H, W)`, of this side if one is given."""
+    given = type(images).__name__
+    if isinstance(images, Tensor):
+        given, shape = f"{images.dtype} {tuple(images.shape)}", images.shape
+        wanted = (3, side or shape[-2], side or shape[-1])
+        if images.dtype == torch.uint8 and len(shape) == 4 and shape[1:] == wanted:
+            return images
+    raise ImageError(
+        f"The model was called with {given}.",
+        f"Give uint8 from 0 to 255, (B, 3, {side or 'H'}, {side or 'W'}). `encode` takes others.",
+    )
 
 
 def bicubic(pixels: Tensor, size: list[int]) -> Tensor:

@@ -34,7 +34,7 @@ from strop.model.length_rule import (
 from strop.model.model_engine import ModelEngine
 from strop.model.quantizer import Quantizer
 from strop.model.rate_head import CONFIDENCE, RateCurve, RateHead, check_confidence
-from strop.model.teacher import Teacher, load_teacher
+from strop.model.teacher import Teacher, check_pixels, load_teacher
 from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import Program
 
@@ -328,7 +328,7 @@ class Tokenizer(nn.Module):
         With `resize=False`, a uint8 batch `(B, 3, H, W)` keeps its size, which determines S.
         """
         if not resize:
-            return self.teacher_field(torch.as_tensor(images).to(self.device))
+            return self.teacher_field(check_pixels(images).to(self.device))
         batches = self._batches(images, batch)
         return torch.cat([self._compute(self.engine.field, part) for part in batches])
 
@@ -367,20 +367,7 @@ class Tokenizer(nn.Module):
         Where a field is not finite, `predicted` is NaN: a length head can turn infinity into an
         ordinary number.
         """
-        if not (
-            isinstance(pixel_values, Tensor)
-            and pixel_values.dtype == torch.uint8
-            and pixel_values.ndim == 4
-        ):
-            given = (
-                f"{pixel_values.dtype} {tuple(pixel_values.shape)}"
-                if isinstance(pixel_values, Tensor)
-                else type(pixel_values).__name__
-            )
-            raise ImageError(
-                f"The model was called with {given}.",
-                "Call it with a uint8 tensor (B, 3, H, H). `encode` takes other images.",
-            )
+        check_pixels(pixel_values, self.config.image_size)
         return self._analyse(self._scaled_field(pixel_values))
 
     def _analyse(self, scaled: Tensor) -> Encoding:
