@@ -164,6 +164,6 @@ def test_whatever_a_parser_raises_is_an_error_of_the_dataset(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("strop.data.folders.Layout.images", fail)
+    monkeypatch.setattr("strop.data.folders.list_files", fail)
     with pytest.raises(DataError, match=r"cannot be opened .MemoryError"):
         open_dataset(str(tmp_path))

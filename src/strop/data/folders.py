@@ -334,26 +334,16 @@ def imagenet(path: PathLike, split: str = "val") -> FileDataset:
     inside = layout.folder(split, f"Data/CLS-LOC/{split}", f"ILSVRC2012_img_{split}")
     root, folder = layout.root, layout.root / inside
     images = layout.images(inside, "folders such as n01440764 with .JPEG files")
-    loose = [image for image in images if "/" not in image]
-    if not loose:
-        wnids = [image.split("/", 1)[0] for image in images]
-        strange = next((wnid for wnid in wnids if not _WNID.fullmatch(wnid)), None)
-        if strange is not None:
+    flat = split != "train" and not any("/" in image for image in images)
+    known = _flat_labels(root) if flat else {}
+    wnids = [known.get(Path(image).stem, image.partition("/")[0]) for image in images]
+    for image, wnid in zip(images, wnids, strict=True):
+        if not _WNID.fullmatch(wnid):
             raise DataError(
-                f"{folder / strange} is not a WordNet id such as n01440764.",
-                "For other class folders use folder:PATH?labels=folders.",
+                f"{folder / image} has no label: {wnid} is not a WordNet id such as n01440764, "
+                "nor an image of the validation list.",
+                f"ImageNet has {tree}. For other class folders use folder:PATH?labels=folders.",
             )
-    elif split == "train" or len(loose) != len(images):
-        raise DataError(f"{folder / loose[0]} is not in a class folder.", f"ImageNet has {tree}.")
-    else:
-        known = _flat_labels(root)
-        missing = next((image for image in images if Path(image).stem not in known), None)
-        if missing is not None:
-            raise DataError(
-                f"{folder / missing} is not in the validation list.",
-                "Expected ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00050000.JPEG.",
-            )
-        wnids = [known[Path(image).stem] for image in images]
     # A subset must number its classes as the full set does, so the folders of the other split
     # count too.
     other = folder.with_name("val" if split == "train" else "train")

@@ -75,23 +75,22 @@ def parse_spec(text: str) -> Spec:
     """
     text = text.strip()
     kind, colon, rest = text.partition(":")
-    place = text.rpartition("?")[0] if _has_query(text) and not colon else text
-    if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind):
-        is_path = kind not in KINDS and expand(text).is_dir()
-    else:
-        is_path = "/" in text or text in {".", "..", "~"} or (text != "" and expand(text).is_dir())
-    if place != text and expand(place).is_dir() and not expand(text).is_dir():
-        kind, colon, rest = "folder", ":", text
-    elif is_path:
-        return Spec("folder", text, {})
-    if kind not in KINDS and not colon and text:
-        raise _no_folder(text)
-    if kind not in KINDS:
-        raise DataError(
-            f"There is no kind of data {kind!r}.",
-            f"{did_you_mean(kind, KINDS)}A spec is KIND:PATH?KEY=VALUE, and KIND one of "
-            f"{', '.join(KINDS)}; or it is the path of a folder of images.",
-        )
+    if not colon or kind not in KINDS:
+        named = colon and re.fullmatch(r"[A-Za-z][\w-]*", kind)
+        is_folder = text != "" and expand(text).is_dir()
+        place = text.rpartition("?")[0] if _has_query(text) else ""
+        if place and not is_folder and expand(place).is_dir():
+            kind, rest = "folder", text
+        elif is_folder or (not named and ("/" in text or text in {".", "..", "~"})):
+            return Spec("folder", text, {})
+        elif text and not colon:
+            raise _no_folder(text)
+        else:
+            raise DataError(
+                f"There is no kind of data {kind!r}.",
+                f"{did_you_mean(kind, KINDS)}A spec is KIND:PATH?KEY=VALUE, and KIND one of "
+                f"{', '.join(KINDS)}; or it is the path of a folder of images.",
+            )
     path, _, query = rest.rpartition("?") if _has_query(rest) else (rest, "", "")
     has_path = "path" in signature(KINDS[kind]).parameters
     if has_path and not path:
