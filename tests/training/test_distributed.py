@@ -78,7 +78,7 @@ def test_two_processes_train_several_runs_and_get_the_same_results(tmp_path):
     assert [run["name"] for run in first["sweep"]] == ["seed=0", "seed=1"]
     assert "r2_centred" in first["metrics"]
     assert second == first
-    assert (tmp_path / "sweep/seed=1/result.json").is_file()
+    assert (tmp_path / "sweep/seed=1/model/config.json").is_file()
     models = [load_file(tmp_path / rank / "model.safetensors") for rank in "01"]
     different = [name for name in models[0] if not torch.equal(models[0][name], models[1][name])]
     assert not different

@@ -138,9 +138,6 @@ def test_a_cache_of_other_weights_or_files_is_out_of_date(tmp_path):
     with pytest.raises(TrainingError, match="the files of here have changed"):
         check(cache, data_digest="other")
     check(cache, teacher_digest="")  # it cannot be loaded here
-    older = cached(tmp_path / "older.safetensors", teacher_digest="", data_digest="")
-    with pytest.warns(UserWarning, match="older strop"):
-        check(older)
 
 
 def test_a_cache_of_other_versions_is_refused_by_name(tmp_path):
@@ -166,7 +163,7 @@ def test_a_cache_without_its_versions_is_refused(tmp_path):
     path = tmp_path / "cache.safetensors"
     cached(path)
     path.write_bytes(path.read_bytes().replace(b'"versions"', b'"inactive"'))
-    with pytest.raises(FormatError, match=r"older strop .* Delete it"):
+    with pytest.raises(FormatError, match=r"versions is missing.* Delete it"):
         open_fields(path)
 
 
@@ -178,7 +175,7 @@ def test_damaged_caches_are_recognised(tmp_path):
         path.write_bytes(damage)
         with pytest.raises(FormatError):
             open_fields(path)
-    with pytest.raises(TrainingError, match="cannot be read"):
+    with pytest.raises(FormatError, match=r"cannot be read .*No such file"):
         open_fields(tmp_path / "nowhere.safetensors")
 
 

@@ -53,7 +53,7 @@ class LengthRule:
             raise ProgramError(f"verify is {self.verify!r:.60}.", "Give True or False.")
         goals = [name for name in ("length", "quality", "mean_length") if self._given(name)]
         if len(goals) > 1:
-            raise ProgramError(f"{_listed(goals)} were given together.", "Give at most one.")
+            raise ProgramError(f"{' and '.join(goals)} were given together.", "Give at most one.")
         goal = goals[0] if goals else "quality"
         if self.tolerance is not None and not (self.searches and self.tolerance >= 0):
             raise ProgramError(
@@ -149,13 +149,6 @@ def needs_rate_head(what: str) -> ModelError:
     )
 
 
-def rate_head_of(head: nn.Module, what: str) -> RateHead:
-    """`head`, which `what` needs to be a rate head; `ModelError` if it is another."""
-    if not isinstance(head, RateHead):
-        raise needs_rate_head(what)
-    return head
-
-
 def expected_quality(
     head: nn.Module, log_error: Tensor | None, lengths: Tensor, confidence: float | None = None
 ) -> Tensor | None:
@@ -163,7 +156,8 @@ def expected_quality(
     if log_error is None:
         return None
     at = log_error[:, 0].gather(1, lengths[:, None] - 1)[:, 0]
-    return rate_head_of(head, "a quality").expected(at, confidence or CONFIDENCE)
+    assert isinstance(head, RateHead)
+    return head.expected(at, confidence or CONFIDENCE)
 
 
 def predicted_lengths(
@@ -186,7 +180,7 @@ def predicted_lengths(
         return whole_lengths(predicted, capacity)
     if rule.mean_length is not None:
         return allocated_lengths(log_error[:, 1].exp(), rule.mean_length)
-    head = rate_head_of(head, "a quality")
+    assert isinstance(head, RateHead)
     return head.shortest(log_error, rule.quality or head.quality, rule.confidence or CONFIDENCE)
 
 
@@ -215,8 +209,9 @@ def measured_lengths(
         return torch.cat(similarities)
 
     if rule.verify:
-        quality = rule.quality or rate_head_of(head, "verify").quality
+        assert isinstance(head, RateHead)
         assert encoding.log_error is not None
+        quality = rule.quality or head.quality
         return verified_lengths(encoding.log_error[:, 0], quality, cosine)
     device = encoding.codes.device
     every = torch.arange(1, capacity + 1, device=device).repeat(images)
@@ -230,10 +225,6 @@ def measured_lengths(
 def _check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Tensor | None):
         raise ProgramError(f"{name} is {value!r:.60}.", "Give a number.")
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]])
 
 
 # Rate control: lengths for a batch that meet a budget, or for each image that meet a quality.

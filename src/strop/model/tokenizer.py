@@ -28,8 +28,8 @@ from strop.model.length_rule import (
     LengthRule,
     expected_quality,
     measured_lengths,
+    needs_rate_head,
     predicted_lengths,
-    rate_head_of,
 )
 from strop.model.model_engine import ModelEngine
 from strop.model.quantizer import Quantizer
@@ -200,7 +200,6 @@ class Tokenizer(nn.Module):
             mean_length=mean_length,
             tolerance=tolerance,
         )
-        rule.check(self.config)  # before any image is read
         images = listed(images)
         names = names_of(images)
         program = self.encode_batches(self._batches(images, batch), rule, batch=batch)
@@ -216,7 +215,7 @@ class Tokenizer(nn.Module):
 
         `batch` is how many programs are interpreted at a time where that is needed.
         """
-        rule.check(self.config)
+        rule.check(self.config)  # before any image is read
         interpret = partial(self._compute, self.engine.interpret)
         codes, log_errors, measured = [], [], []
         predicted: list[Tensor] = []
@@ -256,7 +255,7 @@ class Tokenizer(nn.Module):
             codebook_size=self.config.quantizer.codes,
             model=model,
             quality=quality,
-            check=isinstance(rule.length, Tensor),
+            check=False,
         )
 
     @torch.no_grad()
@@ -273,7 +272,9 @@ class Tokenizer(nn.Module):
         of images reaches. It needs a model with a rate head.
         """
         check_confidence(confidence)
-        head = rate_head_of(self.length_head, "a rate curve")
+        head = self.length_head
+        if not isinstance(head, RateHead):
+            raise needs_rate_head("a rate curve")
         log_error = self.analyse(images, batch=batch).log_error
         assert log_error is not None
         return RateCurve(

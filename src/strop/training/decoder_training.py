@@ -40,7 +40,6 @@ def train_decoder(
     steps: int = 20_000,
     batch: int = 32,
     learning_rate: float = 1e-3,
-    perceptual_weight: float = 1.0,
     widths: tuple[int, ...] | None = None,
     held_out: int = 64,
     seed: int = 0,
@@ -50,22 +49,18 @@ def train_decoder(
 ) -> dict[str, float]:
     """Train a decoder on the interpreted fields of a frozen `tokenizer` and add it to the model.
 
-    data               a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
-    perceptual_weight  weight of the latent alignment between the teacher's fields of the decoded
-                       and the original image; L1 has weight 1
-    widths             of the four blocks; by default those of the model or of its preset
-    held_out           number of validation images, for the PSNR, SSIM and L1 that are returned
+    data      a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
+    widths    of the four blocks; by default those of the model or of its preset
+    held_out  number of validation images, for the PSNR, SSIM and L1 that are returned
 
-    On a GPU everything except the losses runs in bf16.
+    The loss is L1 plus the latent alignment of the teacher's fields of the decoded and the original
+    image. On a GPU everything except the losses runs in bf16.
     """
     config, device = tokenizer.config, tokenizer.device
-    noted = tokenizer.about.get(ABOUT_WIDTHS)
-    if widths is not None:
-        decoder_config = DecoderConfig(widths=widths)
-    elif config.decoder is not None:
-        decoder_config = config.decoder
-    else:
-        decoder_config = DecoderConfig(widths=tuple(noted)) if noted else DecoderConfig()
+    if widths is None and config.decoder is None:
+        widths = tokenizer.about.get(ABOUT_WIDTHS)
+    decoder_config = DecoderConfig(widths=tuple(widths)) if widths else config.decoder
+    decoder_config = decoder_config or DecoderConfig()
     with seeded(seed):
         decoder = Decoder(decoder_config, field_width=config.teacher.width).to(device)
     source = _held(
@@ -85,13 +80,11 @@ def train_decoder(
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             field, made = interpreted(tokenizer, images)
             decoded = decoder(made)
-            perceptual = torch.zeros((), device=device)
-            if perceptual_weight:
-                seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
-                perceptual = latent_alignment(seen, field).mean()
+            seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
+            perceptual = latent_alignment(seen, field).mean()
         l1 = (decoded.float() - images.float() / 255).abs().mean()
         totals.add_(torch.stack([l1, perceptual]).detach())
-        return l1 + perceptual_weight * perceptual
+        return l1 + perceptual
 
     def report(step: int, steps: int) -> None:
         nonlocal counted
@@ -166,14 +159,12 @@ def measure_decoder(tokenizer: Tokenizer, images: Iterator[Tensor]) -> dict[str,
 def ssim(x: Tensor, y: Tensor, window: int = 11, sigma: float = 1.5) -> Tensor:
     """Structural similarity (B,) of images (B, 3, H, W) in [0, 1]: Wang et al. 2004."""
     offset = torch.arange(window, device=x.device, dtype=x.dtype) - window // 2
-    weight = torch.exp(-offset.square() / (2 * sigma**2))
-    weight = weight / weight.sum()
+    weight = torch.softmax(-offset.square() / (2 * sigma**2), dim=0)
     channels = x.shape[1]
-    across = weight.view(1, 1, 1, -1).expand(channels, -1, -1, -1)
-    down = weight.view(1, 1, -1, 1).expand(channels, -1, -1, -1)
+    kernel = torch.outer(weight, weight).expand(channels, 1, -1, -1)
 
     def blur(image: Tensor) -> Tensor:
-        return F.conv2d(F.conv2d(image, across, groups=channels), down, groups=channels)
+        return F.conv2d(image, kernel, groups=channels)
 
     mean_x, mean_y = blur(x), blur(y)
     var_x, var_y = blur(x * x) - mean_x**2, blur(y * y) - mean_y**2

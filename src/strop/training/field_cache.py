@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from strop.errors import FormatError, TrainingError
+from strop.errors import FormatError, TrainingError, parsing
 from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.progress import Progress, no_progress
 from strop.training.preset import TrainingConfig
@@ -41,8 +40,8 @@ class FieldInfo:
 
     teacher: str
     data: str
-    teacher_digest: str = ""
-    data_digest: str = ""
+    teacher_digest: str
+    data_digest: str
     image_size: int
     fit: str
     versions: Mapping[str, Any]
@@ -85,12 +84,6 @@ class FieldCache:
                     f"that of the run is {wanted}.",
                     remedy,
                 )
-        if not (found.teacher_digest and found.data_digest):
-            warnings.warn(
-                f"The cache {self.path} was written by an older strop. Changes of the teacher's "
-                "weights or of the data's files cannot be detected.",
-                stacklevel=2,
-            )
         for what, has, wanted in (
             (f"the weights of {found.teacher}", found.teacher_digest, expected.teacher_digest),
             (f"the files of {found.data}", found.data_digest, expected.data_digest),
@@ -137,30 +130,15 @@ def write_fields(
 
 def open_fields(path: PathLike) -> FieldCache:
     """Map a cache that `write_fields` wrote."""
-    target, remedy = Path(path), "Write it again with `strop data features`."
-    try:
+    target = Path(path)
+    remedy = "Delete it and write it again with `strop data features`."
+    with parsing(FormatError, f"{target} cannot be read as a field cache", remedy):
         with safe_open(target, "pt") as file:
             about, fields = file.metadata() or {}, file.get_tensor("fields")
-    except OSError as error:
-        raise TrainingError(
-            f"The cache {target} cannot be read ({error.strerror or error}).", remedy
-        ) from error
-    except SafetensorError as error:
-        raise FormatError(
-            f"{target} is not a field cache, or truncated or damaged ({error}).", remedy
-        ) from error
-    check_format(about.get("format"), _KIND, _VERSION, target)
-    if "versions" not in about:
-        raise FormatError(
-            f"{target} was written by an older strop and does not name its views.",
-            f"Delete it. {remedy}",
-        )
-    try:
-        known: dict[str, Any] = {name: about[name] for name in _NAMES if name in about}
+        check_format(about.get("format"), _KIND, _VERSION, target)
+        known: dict[str, Any] = {name: about[name] for name in _NAMES}
         known |= {"image_size": int(about["image_size"]), "versions": json.loads(about["versions"])}
         return FieldCache(target, fields, FieldInfo(**known))
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{target} is not a field cache ({error!r}).", remedy) from error
 
 
 def _listed(info: FieldInfo) -> str:

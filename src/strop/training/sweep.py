@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -16,19 +15,13 @@ from strop.config import override
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, TrainingError
-from strop.files import PathLike, read_json, write_json
-from strop.identity import of_dataset
-from strop.model.teacher import load_teacher
+from strop.files import PathLike, write_json
 from strop.progress import Progress, no_progress
 from strop.training import distributed
 from strop.training.loaders import split
-from strop.training.loop import MAY_CHANGE, settings_of, train
+from strop.training.loop import train
 from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
-from strop.training.run_checkpoint import check_same
-from strop.training.run_data import data_name
-
-DIGESTS = ("data files", "teacher weights")
 
 
 def sweep(
@@ -47,7 +40,8 @@ def sweep(
     validation  validation images; by default part of `data` is held out
     options     passed to `train`
 
-    A second call continues an interrupted sweep. Runs of other settings or data are refused.
+    A second call continues an interrupted sweep: each run is resumed, which only measures a
+    finished one. Runs of other settings or data are refused.
     """
     preset = load_preset(preset) if isinstance(preset, str) else preset
     if not axes or not all(axes.values()):
@@ -56,36 +50,14 @@ def sweep(
         dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())
     ]
     presets = [override(preset, chosen) for chosen in combinations]
-    source = data if isinstance(data, Tensor) else open_dataset(data)
-    held = open_dataset(validation) if isinstance(validation, str) else validation
-    if held is None:
-        _check_held_out(len(source), presets)
-    facts = {
-        "images": len(source),
-        "data": data_name(data),
-        "data files": "" if isinstance(source, Tensor) else of_dataset(source),
-        "validation": None if validation is None else data_name(validation),
-        "validation images": None if held is None else len(held),
-        "teacher": options.get("teacher"),
-        "init": None if options.get("init") is None else str(options["init"]),
-    }
-    digest_of = functools.cache(lambda name: load_teacher(name).digest)
+    if validation is None:
+        _check_held_out(len(data if isinstance(data, Tensor) else open_dataset(data)), presets)
     folder, results, first = Path(out), [], distributed.this_process().first
     progress = progress if first else no_progress
     with distributed.only_writer(folder):
         for number, (chosen, varied) in enumerate(zip(combinations, presets, strict=True)):
             name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
             progress(f"runs: {name}", number, len(presets))
-            teacher = str(options.get("teacher") or varied.model.teacher.name)
-            weights = "" if isinstance(data, Tensor) else digest_of(teacher)
-            settings = settings_of(varied, **facts, **{"teacher weights": weights})
-            done = folder / name / "result.json"
-            entry = read_json(done, "sweep-run", 1) if done.is_file() else {}
-            if before := entry.pop("trained", None):  # older results lack it
-                known = {key: settings[key] for key in DIGESTS}  # older results lack these too
-                check_same(folder / name, {**known, **before}, settings, MAY_CHANGE)
-                results.append(entry)
-                continue
             # A function keeps at most eight compiled versions, and each run compiles two.
             torch.compiler.reset()
             result = train(
@@ -100,10 +72,7 @@ def sweep(
             if not result.finished:
                 break
             bits = result.metrics["length_mean"] * math.log2(varied.model.quantizer.codes)
-            entry = {"name": name, "settings": chosen, "bits": bits, **result.metrics}
-            results.append(entry)
-            if first:
-                write_json(done, "sweep-run", 1, {**entry, "trained": settings})
+            results.append({"name": name, "settings": chosen, "bits": bits, **result.metrics})
         if first:
             write_json(folder / "sweep.json", "sweep", 1, {"runs": results})
             if results:
