@@ -23,7 +23,6 @@ from torch import Tensor
 from strop.analysis.evaluate import evaluate
 from strop.analysis.frame import run_study
 from strop.analysis.subject import Subject
-from strop.curriculum import CurriculumConfig
 from strop.data.pack import pack_dataset
 from strop.data.packed import PackedDataset
 from strop.data.spec import open_dataset
@@ -66,8 +65,7 @@ class World:
         training = TrainingConfig(
             steps=2, batch=2, held_out=1, log_every=1, validate_every=500_000, compile="off"
         )
-        lengths = CurriculumConfig(enabled=False)
-        return Preset(model=config, training=training, curriculum=lengths)
+        return Preset(model=config, training=training)
 
     def train(self, folder: str = "run", **options: object) -> dict[str, float]:
         return train(self.preset(), self.data, out=self.root / folder, **options).metrics

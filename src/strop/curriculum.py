@@ -13,7 +13,8 @@
 
 A model whose head predicts the rate curve (`strop.model.rate_head`) needs no oracle: it stays in
 phase 1 and learns from the errors at its random lengths. `handoff_ceiling` may still give it a
-share of deployed lengths.
+share of deployed lengths. A model of one fixed length needs no curriculum: its length is deployed
+from the first step on.
 
 All functions are pure and branch on no data. Values that change from step to step are 0-dim
 tensors, so a compiled step never recompiles. "Eq. 1" to "Eq. 7" are the numbered equations of the
@@ -58,7 +59,6 @@ Reduce = Callable[[Tensor], Tensor]
 class CurriculumConfig:
     """How program lengths are chosen in training. Steps are for a run of `PAPER_STEPS`.
 
-    enabled             False for the fixed-length ablation: no oracle, no length loss
     phase_ends          last steps of: random truncation, + oracle, + length head, handoff ramp
     truncation          distribution of random lengths: `beta` is the paper's Beta(alpha, 1),
                         `uniform` One-D-Piece's tail drop, `powers-of-two` FlexTok's nested
@@ -77,7 +77,6 @@ class CurriculumConfig:
     handoff_ceiling     share of predicted lengths after the handoff; the rest stays random
     """
 
-    enabled: bool = True
     phase_ends: tuple[int, ...] = field(
         default=(100_000, 150_000, 200_000, 250_000), metadata=IN_STEPS
     )
@@ -167,15 +166,12 @@ def active_lengths(
 ) -> Tensor:
     """Phases 1 and 4: the lengths (B,) int64 at which programs are cut in this step.
 
-    predicted       (B,) output of the length head; it counts from phase 4 on, and always if the
-                    curriculum is not enabled
+    predicted       (B,) output of the length head; it counts from phase 4 on
     uniform         (2, B) uniform numbers in [0, 1): for random lengths, for the handoff
     alpha, handoff  alpha_s and a_s of this step, see below
     """
-    deployed = whole_lengths(predicted, k)
-    if not config.enabled:
-        return deployed
     random = random_lengths(uniform[0], alpha, config, k)  # Eq. 1
+    deployed = whole_lengths(predicted, k)
     return mixed_lengths(random, deployed, uniform[1], handoff)  # Eq. 7
 
 
@@ -215,9 +211,7 @@ def trains_length_head(config: CurriculumConfig, step: int) -> bool:
 
 
 def phase(config: CurriculumConfig, step: int) -> int:
-    """1 to 4, or 5 after the handoff ramp; always 1 without a curriculum."""
-    if not config.enabled:
-        return 1
+    """1 to 4, or 5 after the handoff ramp."""
     return 1 + sum(step >= end for end in config.phase_ends)
 
 
@@ -229,8 +223,6 @@ def alpha(config: CurriculumConfig, step: int) -> float:
 
 def handoff(config: CurriculumConfig, step: int) -> float:
     """a_s, before Eq. 7: the share of predicted lengths, 0 before phase 4, its ceiling after."""
-    if not config.enabled:
-        return 0.0
     start, end = config.phase_ends[2:]
     ramp = float(step >= end) if start == end else (step - start) / (end - start)
     return config.handoff_ceiling * min(max(ramp, 0.0), 1.0)

@@ -153,7 +153,6 @@ def test_what_differs_is_named_and_has_no_figure(changes, message):
         ({"training.batch": 512}, "training.batch is 512, not 32"),
         ({"training.weight_average": 0.999}, "training.weight_average is 0.999"),
         ({"training.views": 20}, "training.views is 20"),
-        ({"curriculum.enabled": False}, "curriculum.enabled is False"),
         ({"curriculum.probe_fraction": 0.25}, "curriculum.probe_fraction is 0.25"),
         ({"objective.diversity_weight": 0.0}, "objective.diversity_weight is 0.0"),
         ({"data": "coco:coco?split=val"}, "trained on the split val"),

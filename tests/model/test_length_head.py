@@ -64,5 +64,4 @@ def test_a_fixed_length_has_no_parameters_and_is_the_same_for_all(tokenizer, tin
 def test_the_fixed_twins_have_all_codes_and_no_head(name):
     twin, model = load_preset(name), load_preset(name.removesuffix("-fixed"))
     assert twin.model.length_head.fixed == twin.model.max_length
-    assert not twin.curriculum.enabled
     assert replace(twin.model, length_head=model.model.length_head) == model.model

@@ -142,11 +142,11 @@ def test_a_retired_setting_is_dropped_or_refused():
 def test_overrides_reach_every_table():
     preset = load_preset(
         "strop-nano",
-        {"training.steps": 9, "model.quantizer.codes": 16, "curriculum.enabled": False},
+        {"training.steps": 9, "model.quantizer.codes": 16, "curriculum.keep": 2.0},
     )
     assert to_dict(preset)["training"]["steps"] == 9
     assert preset.model.quantizer.codes == 16
-    assert not preset.curriculum.enabled
+    assert preset.curriculum.keep == 2.0
 
 
 def test_retired_settings_are_dropped_at_their_defaults_and_refused_otherwise(tmp_path):

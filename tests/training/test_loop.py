@@ -241,13 +241,11 @@ def test_a_given_tokenizer_excludes_init_and_teacher():
     for beside, named in ({"init": tiny_tokenizer()}, "init"), ({"teacher": "tiny"}, "a teacher"):
         with pytest.raises(ConfigError, match=f"Both a tokenizer and {named} were given"):
             train(tiny_preset(), tiny_fields(60), tokenizer=tiny_tokenizer(), **beside)
-    fixed = tiny_preset(curriculum={"enabled": False})
-    with pytest.raises(ConfigError, match="not trained without the curriculum"):
-        train(fixed, tiny_fields(60), tokenizer=tiny_tokenizer())
 
 
 def test_fixed_length_runs_have_no_oracle():
-    result = train(tiny_preset(curriculum={"enabled": False}), tiny_fields(60))
+    fixed = tiny_config(length_head=LengthHeadConfig(fixed=K))
+    result = train(tiny_preset(model=fixed), tiny_fields(60))
     assert result.finished
     assert "r2_centred@10" in result.metrics
     assert result.metrics["length_mean"] == K
@@ -278,7 +276,8 @@ def test_targets_are_logged_from_phase_2_on(tmp_path):
     }
     names = {"target_length", "target_length_spread", "length_target_correlation"}
     assert expected == {step: names if step > 15 else set() for step in range(5, 61, 5)}
-    train(tiny_preset(steps=5, curriculum={"enabled": False}), tiny_fields(60), out=tmp_path / "f")
+    fixed = tiny_config(length_head=LengthHeadConfig(fixed=K))
+    train(tiny_preset(steps=5, model=fixed), tiny_fields(60), out=tmp_path / "f")
     assert "target_length" not in read_metrics(tmp_path / "f/metrics.jsonl")[0]
 
 

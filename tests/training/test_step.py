@@ -39,6 +39,7 @@ def step_config(
         scaled(TrainingConfig(**training), steps),
         extra_loss=extra_loss,
         rate_head=head == "rate",
+        fixed=head == "fixed",
     )
 
 
@@ -217,9 +218,10 @@ def test_lengths_are_random_then_predicted():
     assert torch.equal(late, expected)
 
 
-def test_without_a_curriculum_every_program_has_its_fixed_length():
+def test_with_a_fixed_length_every_program_has_it_and_nothing_is_probed():
     tokenizer = tiny_tokenizer(length_head=LengthHeadConfig(fixed=3))
-    config = step_config(curriculum={"enabled": False})
+    config = step_config(head="fixed")
+    assert (run_forward(tokenizer, config, 0, probing=False).active.sum(-1) == 3).all()
     assert (run_forward(tokenizer, config, STEPS - 1, probing=False).active.sum(-1) == 3).all()
     stepper = make_stepper(tokenizer, config)
     assert stepper.variants == (False,)

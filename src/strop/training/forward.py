@@ -16,6 +16,7 @@ from torch import Tensor
 from strop import curriculum, objective
 from strop.curriculum import CurriculumConfig, CurriculumState, Modulator
 from strop.model.interpreter import prefix_mask
+from strop.model.length_head import FixedLength
 from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer
 from strop.objective import ObjectiveConfig
@@ -99,6 +100,7 @@ class StepConfig:
     """The configs of a run, scaled to its number of steps, and its place among the processes.
 
     rate_head  whether the length head predicts rate curves: no oracle, no probes
+    fixed      whether all programs have one length: no oracle and no random lengths either
     """
 
     objective: ObjectiveConfig
@@ -107,6 +109,7 @@ class StepConfig:
     workers: distributed.Workers = ALONE
     extra_loss: ExtraLoss | None = None
     rate_head: bool = False
+    fixed: bool = False
 
     @classmethod
     def of(
@@ -125,12 +128,13 @@ class StepConfig:
             workers,
             extra_loss,
             rate_head=isinstance(tokenizer.length_head, RateHead),
+            fixed=isinstance(tokenizer.length_head, FixedLength),
         )
 
     @property
     def has_oracle(self) -> bool:
         """Whether there are phases with oracle and probes."""
-        return self.curriculum.enabled and not self.rate_head
+        return not (self.rate_head or self.fixed)
 
     def phase(self, step: int) -> int:
         """The phase of the curriculum at `step`; always 1 without an oracle."""
@@ -138,8 +142,12 @@ class StepConfig:
 
     def length_gate(self, step: int) -> float:
         """1 while the length head is trained: from phase 3 on, a rate head always."""
-        trains = self.rate_head or curriculum.trains_length_head(self.curriculum, step)
-        return float(trains)
+        trains = self.has_oracle and curriculum.trains_length_head(self.curriculum, step)
+        return float(self.rate_head or trains)
+
+    def handoff(self, step: int) -> float:
+        """The share of deployed lengths at `step`."""
+        return 1.0 if self.fixed else curriculum.handoff(self.curriculum, step)
 
 
 def step_values(config: StepConfig, step: int) -> Tensor:
@@ -151,7 +159,7 @@ def step_values(config: StepConfig, step: int) -> Tensor:
         [
             learning_rate(config.training, step),
             curriculum.alpha(config.curriculum, step),
-            curriculum.handoff(config.curriculum, step),
+            config.handoff(step),
             config.length_gate(step),
             objective.diversity_warmup(config.objective, step),
             averaging_share(step, SPANS, 1 - config.training.weight_average),

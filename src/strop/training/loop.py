@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from strop.config import flatten, to_dict
-from strop.curriculum import CurriculumConfig
 from strop.data.record import Dataset
 from strop.device import choose_device, describe_machine, to_device
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.model.checkpoint import load_folder
 from strop.model.rate_head import RateHead
-from strop.model.tokenizer import Tokenizer, TokenizerConfig, check_tokenizer
+from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.progress import Progress, no_progress, shown
 from strop.training import distributed
 from strop.training.attention import attended, sound_attention
@@ -141,11 +140,6 @@ def train(
                 f"Both a tokenizer and {'a teacher' if init is None else 'init'} were given.",
                 "Give one of the two: a tokenizer has its own weights and teacher.",
             )
-        if not preset.curriculum.enabled and tokenizer.config.length_head.fixed is None:
-            raise ConfigError(
-                "The tokenizer has a length head, which is not trained without the curriculum.",
-                "Give it a length_head.fixed, or set curriculum.enabled.",
-            )
         preset = replace(preset, model=tokenizer.config)
     folder = Path(out) if out is not None else None
     chosen = _device(device)
@@ -187,8 +181,7 @@ def train(
             progress=report,
         )
         widths = run_data.config.decoder.widths if run_data.config.decoder else None
-        own = tokenizer is not None
-        model = run_data.config if own else _trained_model(run_data.config, preset.curriculum)
+        model = run_data.config if tokenizer else replace(run_data.config, decoder=None)
         preset = replace(preset, model=model, training=run_data.training)
         if checkpoint is not None:
             _check_same(checkpoint, preset, run_data)
@@ -215,14 +208,6 @@ def train(
         tokenizer.about = about
         loop = _Loop(run, run_data, callbacks, report, stop, seconds)
         return loop.go(checkpoint is None and _untrained(tokenizer))
-
-
-def _trained_model(config: TokenizerConfig, curriculum: CurriculumConfig) -> TokenizerConfig:
-    """The model to train: without a decoder, and with a fixed length if there is no curriculum."""
-    if not curriculum.enabled:
-        fixed = config.length_head.fixed or config.max_length
-        config = replace(config, length_head=replace(config.length_head, fixed=fixed))
-    return replace(config, decoder=None)
 
 
 def _untrained(tokenizer: Tokenizer) -> bool:

@@ -54,11 +54,13 @@ def describe(preset: Preset) -> dict[str, Any]:
     starts = (0, *curriculum.phase_ends)
     ends = (*curriculum.phase_ends, training.steps)
     phases = {name: (start, end) for name, start, end in zip(PHASES, starts, ends, strict=True)}
+    if model.length_head.fixed is not None:
+        phases = {"fixed length": (0, training.steps)}
     name = model.teacher.name.removeprefix("random:")
     return {
         "trainable parameters": trainable,
         "teacher parameters": teacher_parameters(model.teacher.name),
-        "phases": phases if curriculum.enabled else {"fixed length": (0, training.steps)},
+        "phases": phases,
         "estimated memory, GB": round(estimated_memory(preset, trainable) / 1e9, 2),
         "paper hours on an H100": PAPER_HOURS.get((name, model.generator.width)),
     }

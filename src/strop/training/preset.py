@@ -18,6 +18,7 @@ from strop.objective import ObjectiveConfig
 FOLDER = Path(__file__).parents[1] / "presets"
 
 RETIRED = {
+    "curriculum.enabled": True,
     "curriculum.bias_steps": None,
     "curriculum.fixed_length": None,
     "curriculum.oracle_maximum": None,
