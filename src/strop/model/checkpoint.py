@@ -153,7 +153,7 @@ def load_folder(folder: PathLike, *, verify: bool = True) -> Tokenizer:
         values = _read_values(folder)
         config = _model_config(folder, values)
         try:
-            tensors = _read_weights(folder, _digest(values), verify)
+            tensors = _read_weights(folder, str(values.get("weights_digest") or ""), verify)
         except FormatError:
             if _version(folder) == version:
                 raise
@@ -260,10 +260,6 @@ def _model_config(folder: Path, values: dict[str, Any]) -> TokenizerConfig:
 def _about(values: dict[str, Any]) -> dict[str, Any]:
     about = values.get("about")
     return about if isinstance(about, dict) else {}
-
-
-def _digest(values: dict[str, Any]) -> str:
-    return str(values.get("weights_digest") or "")
 
 
 def _read_weights(folder: Path, digest: str, verify: bool) -> dict[str, Tensor]:

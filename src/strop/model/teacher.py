@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -244,28 +245,22 @@ def pretrained_backbone(name: str) -> tuple[nn.Module, Path]:
     import transformers
 
     transformers.logging.disable_progress_bar()  # a bar for half a second of reading is noise
-    try:
-        backbone, report = transformers.AutoModel.from_pretrained(
-            folder,
-            dtype=torch.float32,
-            output_loading_info=True,
-            trust_remote_code=False,
-            use_safetensors=True,  # the other format is a pickle
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise _no_model(folder, error) from error
-    except ImportError as error:  # of transformers: the folder may be sound
-        raise TeacherError(
-            f"The teacher {name!r} needs a package that cannot be imported ({error}).",
-            "Install or repair that package.",
-        ) from error
-    except Exception as error:  # safetensors and transformers raise their own types
-        raise TeacherError(
-            f"The weights of teacher {name!r} cannot be read ({error}).",
-            _REFETCH,
-        ) from error
-    finally:
-        transformers.logging.enable_progress_bar()
+    with _loading(folder):
+        try:
+            backbone, report = transformers.AutoModel.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                output_loading_info=True,
+                trust_remote_code=False,
+                use_safetensors=True,  # the other format is a pickle
+            )
+        except ImportError as error:  # of transformers: the folder may be sound
+            raise TeacherError(
+                f"The teacher {name!r} needs a package that cannot be imported ({error}).",
+                "Install or repair that package.",
+            ) from error
+        finally:
+            transformers.logging.enable_progress_bar()
     # Transformers fills gaps with random numbers. Only these two are no part of the field.
     gaps = [
         key for key in report["missing_keys"] if not key.startswith(("pooler.", "embeddings.mask"))
@@ -298,10 +293,8 @@ def _find_folder(name: str) -> Path:
                 "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
             )
         folder = _fetch(source)
-    try:
+    with _loading(folder):
         stated = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    except Exception as error:  # of the file system or the parser
-        raise _no_model(folder, error) from error
     if "auto_map" in stated:  # before transformers sees it
         raise TeacherError(
             f"The teacher {source} brings its own code (auto_map in its config.json), which is "
@@ -343,10 +336,12 @@ def _bundled() -> list[str]:
     return ["tiny"] if (BUNDLED / "tiny" / "config.json").is_file() else []
 
 
-def _no_model(folder: Path, error: Exception) -> TeacherError:
-    return TeacherError(
-        f"The folder {folder} does not hold a model that transformers can load ({error}).",
-        "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT.",
+def _loading(folder: Path) -> AbstractContextManager[None]:
+    return parsing(
+        TeacherError,
+        f"The folder {folder} does not hold a model that transformers can load",
+        "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT. If it has them, "
+        "fetch it again.",
     )
 
 

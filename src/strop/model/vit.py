@@ -251,24 +251,20 @@ class Layer(nn.Module):
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """See `ViT.named_weights`."""
-        config = self.config
+        config, rotary = self.config, self.config.positions is None
         attention = [
             (f"attention.{part}_proj.{name}", weight.chunk(3)["qkv".index(part)])
-            for part in ("kvq" if config.model_type == "dinov3_vit" else "qkv")
+            for part in ("kvq" if rotary else "qkv")
             for name, weight in self.qkv.named_parameters()
             if name == "weight" or part in config.biases
         ]
         attention += _named("attention.o_proj", self.out)
-        if config.gated:
-            mlp = [
-                (f"mlp.{part}_proj.{name}", weight.chunk(2)[number])
-                for number, part in enumerate(("gate", "up"))
-                for name, weight in self.up.named_parameters()
-            ]
-        else:
-            up = "up_proj" if config.model_type == "dinov3_vit" else "fc1"
-            mlp = list(_named(f"mlp.{up}", self.up))
-        down = "down_proj" if config.gated or config.model_type == "dinov3_vit" else "fc2"
+        up, down = ("up_proj", "down_proj") if rotary or config.gated else ("fc1", "fc2")
+        mlp = [
+            (f"mlp.{part}.{name}", weight.chunk(1 + config.gated)[number])
+            for number, part in enumerate(("gate_proj", up) if config.gated else (up,))
+            for name, weight in self.up.named_parameters()
+        ]
         mlp += _named(f"mlp.{down}", self.down)
         if self.scale1 is None or self.scale2 is None:  # a plain ViT
             yield from attention

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -394,9 +394,10 @@ class _Loop:
         if stepper.averaged is not None:
             stepper.use_averaged_weights()
         tokenizer, preset = stepper.tokenizer, run.preset
-        rated = isinstance(tokenizer.length_head, RateHead) and len(self.data.held_out) > 0
-        if rated and self.config.workers.first:
-            self._calibrate()
+        head, fields = tokenizer.length_head, self.data.held_out
+        if isinstance(head, RateHead) and len(fields) and self.config.workers.first:
+            encodings = map(tokenizer.eval().analyse_field, fields.split(64))
+            calibrate(head, measure(tokenizer, encodings, len(fields)))
         tokenizer.about |= {
             "data": f"{self.data.name} ({self.data.loader.images:,} images)",
             "steps": f"{preset.training.steps:,} of {preset.training.batch} images",
@@ -413,7 +414,7 @@ class _Loop:
             },
         }
         # The mean field of a few images is made of these images.
-        if len(self.data.held_out) > 3 and (warning := _below_mean_field(self.metrics)):
+        if len(fields) > 3 and (warning := _below_mean_field(self.metrics)):
             tokenizer.about["warning"] = warning
             warnings.warn(f"{warning} Train longer, on more images, or larger.", stacklevel=4)
         if run.folder is not None and self.config.workers.first:
@@ -422,13 +423,6 @@ class _Loop:
             lines = read_metrics(run.folder / "metrics.jsonl")
             ends = self.config.curriculum.phase_ends if self.config.has_oracle else ()
             plot_run(lines, ends, run.folder)
-
-    def _calibrate(self) -> None:
-        """Set the margins of the rate head on the validation images."""
-        tokenizer, fields = self.run.stepper.tokenizer.eval(), self.data.held_out
-        encodings = (tokenizer.analyse_field(part) for part in fields.split(64))
-        errors = measure(tokenizer, encodings, len(fields))
-        calibrate(cast("RateHead", tokenizer.length_head), errors)
 
 
 def _below_mean_field(metrics: Metrics) -> str:
