@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from strop import curriculum
 from strop.curriculum import (
     CurriculumConfig,
     CurriculumState,
@@ -107,15 +108,16 @@ def test_a_minimum_beyond_k_is_k(truncation):
     assert (random_lengths(torch.rand(50), t(2.0), config, 10) == 10).all()
 
 
-def test_equal_error_lengths_reach_the_batch_mean_at_a_share_of_k():
+def test_equal_error_lengths_reach_the_batch_mean_at_a_share_of_k(monkeypatch):
     config = CurriculumConfig(oracle_scale=0.5)
     curves = -torch.tensor([[1.0, 2, 3, 4], [0, 1, 2, 3], [3, 4, 5, 6], [0, 0.1, 0.2, 0.3]])
     # at 2 of 4 tokens: -2, -1, -4, -0.1, mean -1.775. The last row never gets there.
     assert equal_error_lengths(curves, config).tolist() == [2, 3, 1, 4]
-    parts = [equal_error_lengths(c, config, reduce=lambda _: t(-7.1, 4.0)) for c in curves.split(2)]
-    assert torch.cat(parts).tolist() == [2, 3, 1, 4]
     whole = CurriculumConfig(oracle_scale=2.0)  # a share above 1 is all of K
     assert equal_error_lengths(curves, whole).tolist() == [4, 4, 2, 4]
+    monkeypatch.setattr(curriculum, "summed", lambda _: t(-7.1, 4.0))  # over two processes
+    parts = [equal_error_lengths(c, config) for c in curves.split(2)]
+    assert torch.cat(parts).tolist() == [2, 3, 1, 4]
 
 
 def test_mixing_takes_the_predicted_length_with_the_ramps_probability():
@@ -247,7 +249,7 @@ def test_the_oracle_leaves_no_gradient():
     assert not any(x.requires_grad for x in (*state, targets, *decision))
 
 
-def test_two_processes_observe_what_one_does():
+def test_two_processes_observe_what_one_does(monkeypatch):
     error, short, long = t(0.4, 0.8, 0.6, 0.9), t(0.5, 0.9, 0.6, 0.9), t(0.3, 0.7, 0.6, 0.8)
     lengths = torch.tensor([8, 20, 64, 30])
     whole, targets, _ = observe(
@@ -260,7 +262,8 @@ def test_two_processes_observe_what_one_does():
         shares.append(value)
         return value
 
-    def run(rows: slice, reduce):
+    def run(rows: slice, summed):
+        monkeypatch.setattr(curriculum, "summed", summed)
         probes = probe_lengths(lengths[rows], PAPER, K)
         return observe(
             initial_state(),
@@ -271,7 +274,6 @@ def test_two_processes_observe_what_one_does():
             long[rows],
             PAPER,
             K,
-            reduce=reduce,
         )
 
     for rows in halves:

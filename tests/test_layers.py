@@ -20,7 +20,18 @@ SOURCE = Path(strop.__file__).parent
 
 LAYERS = [  # from the bottom; siblings within a layer do not import each other
     {"errors"},
-    {"files", "config", "device", "random", "progress", "pool", "prefetch", "optional", "recorded"},
+    {
+        "files",
+        "config",
+        "device",
+        "random",
+        "progress",
+        "pool",
+        "prefetch",
+        "optional",
+        "recorded",
+        "collectives",
+    },
     {"images", "metrics", "figures", "statistics", "identity", "parquet", "scenes"},
     {"program", "squares", "listing", "agreement"},
     {"model", "parts"},

@@ -16,23 +16,23 @@ phase 1 and learns from the errors at its random lengths. `handoff_ceiling` may 
 share of deployed lengths. A model of one fixed length needs no curriculum: its length is deployed
 from the first step on.
 
-All functions are pure and branch on no data. Values that change from step to step are 0-dim
-tensors, so a compiled step never recompiles. "Eq. 1" to "Eq. 7" are the numbered equations of the
-paper's Appendix A, in their order; where it uses one letter twice, the config has two names
-(`oracle_scale` is beta, `probe_temperature` is tau).
+Functions branch on no data, and are pure but for means over the processes of a run. Values that
+change from step to step are 0-dim tensors, so a compiled step never recompiles. "Eq. 1" to "Eq. 7"
+are the numbered equations of the paper's Appendix A, in their order; where it uses one letter
+twice, the config has two names (`oracle_scale` is beta, `probe_temperature` is tau).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from strop.collectives import summed
 from strop.config import check_ranges
 from strop.errors import ConfigError
 from strop.model.length_head import whole_lengths
@@ -51,8 +51,6 @@ EPSILON = 1e-6
 Truncation = Literal["beta", "uniform", "powers-of-two"]
 
 Config = TypeVar("Config")
-Reduce = Callable[[Tensor], Tensor]
-"""Sums a tensor over the processes of a distributed run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +146,6 @@ def initial_state(device: torch.device | str = "cpu") -> CurriculumState:
     return CurriculumState(*(torch.zeros((), device=device) for _ in CurriculumState._fields))
 
 
-def alone(value: Tensor) -> Tensor:
-    """The `Reduce` of a single process."""
-    return value
-
-
 # --- the four phases --------------------------------------------------------------------------
 
 
@@ -185,8 +178,6 @@ def observe(
     error_long: Tensor,
     config: CurriculumConfig,
     k: int,
-    *,
-    reduce: Reduce = alone,
 ) -> tuple[CurriculumState, Tensor, Modulator]:
     """Phase 2: the new averages, the target lengths (B,) and the modulator.
 
@@ -196,7 +187,7 @@ def observe(
     """
     error = error.detach().float()
     short, long = slopes(probed.detach().float(), error_short.float(), error_long.float())  # Eq. 3
-    state = averaged(state, error, short, long, probes, config, reduce)
+    state = averaged(state, error, short, long, probes, config)
     base = base_targets(error, state.error, config, k)  # Eq. 2
     decision = modulator(state.slope_short, state.slope_long, config)  # Eq. 4
     return state, oracle_targets(base, decision.m, config, k), decision  # Eq. 5
@@ -267,11 +258,10 @@ def averaged(
     slope_long: Tensor,
     probes: Probes,
     config: CurriculumConfig,
-    reduce: Reduce,
 ) -> CurriculumState:
     """The averages after one more batch: errors (B,), and slopes (P,) of probes left unclipped."""
     valid_short, valid_long = probes.short_valid.float(), probes.long_valid.float()
-    totals = reduce(
+    totals = summed(
         torch.stack(
             [
                 error.sum(),
@@ -378,9 +368,7 @@ def mixed_lengths(random: Tensor, deployed: Tensor, uniform: Tensor, handoff: Te
     return torch.where(uniform < handoff, deployed, random)
 
 
-def equal_error_lengths(
-    log_error: Tensor, config: CurriculumConfig, *, reduce: Reduce = alone
-) -> Tensor:
+def equal_error_lengths(log_error: Tensor, config: CurriculumConfig) -> Tensor:
     """The deployed lengths (B,) of a head that predicts rate curves.
 
     All images get the same expected error: the mean log error of the batch at `oracle_scale` of
@@ -390,5 +378,5 @@ def equal_error_lengths(
     """
     k = log_error.shape[1]
     at = log_error[:, min(math.ceil(config.oracle_scale * k), k) - 1]
-    total, count = reduce(torch.stack([at.sum(), at.new_full((), len(at))]))
+    total, count = summed(torch.stack([at.sum(), at.new_full((), len(at))]))
     return ((log_error > total / count).sum(1) + 1).clamp(max=k)

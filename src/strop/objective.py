@@ -2,7 +2,7 @@
 
 In a distributed run each process returns its share of the loss of the whole batch: a sum over
 local samples divided by a global count. Summed gradients then equal those of one process with all
-samples. `reduce` sums a tensor over the processes.
+samples.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.collectives import summed
 from strop.config import check_ranges
-from strop.curriculum import EPSILON, IN_STEPS, Reduce, alone
+from strop.curriculum import EPSILON, IN_STEPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
     return (predicted.float() - target.float()).square().mean((-2, -1))
 
 
-def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = alone) -> Tensor:
+def commitment(z: Tensor, code: Tensor, active: Tensor) -> Tensor:
     """L_commit of Section 2.2: squared distance of tokens to their codes, summed over channels.
 
     The mean over the active tokens of the batch; the paper does not say over what it averages.
@@ -70,12 +71,10 @@ def commitment(z: Tensor, code: Tensor, active: Tensor, *, reduce: Reduce = alon
     """
     weight = active.float()
     distance = (z.float() - code.detach().float()).square().sum(-1)
-    return (distance * weight).sum() / reduce(weight.sum()).clamp(min=1.0)
+    return (distance * weight).sum() / summed(weight.sum()).clamp(min=1.0)
 
 
-def diversity(
-    similarity: Tensor, active: Tensor, temperature: float, *, reduce: Reduce = alone
-) -> Tensor:
+def diversity(similarity: Tensor, active: Tensor, temperature: float) -> Tensor:
     """L_div of Section 2.2, as `1 - H(p) / log N`: the paper gives no formula.
 
     0 when all codes are equally frequent, 1 when only one is in use.
@@ -89,8 +88,8 @@ def diversity(
     soft = torch.softmax(similarity.float() / temperature, dim=-1)
     total = (soft * weight[..., None]).sum((0, 1))  # autocast would round a matrix product
     # The value is that of the whole batch; the gradient is that of the local samples.
-    total = reduce(total.detach()) + (total - total.detach())
-    p = total / reduce(weight.sum()).clamp(min=1.0)
+    total = summed(total.detach()) + (total - total.detach())
+    p = total / summed(weight.sum()).clamp(min=1.0)
     entropy = -torch.special.xlogy(p, p).sum()
     return 1 - entropy / math.log(similarity.shape[-1])
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from strop.collectives import joined_rows, summed, together
 from strop.model.layers import initialise
 
 
@@ -134,8 +135,7 @@ class Quantizer(nn.Module):
             assigned,
             torch.cat([weight[:, None], z.flatten(0, 1).double() * weight[:, None]], dim=-1),
         )
-        if _distributed():
-            dist.all_reduce(batch)
+        batch = summed(batch)
         self.counts.lerp_(batch[:, 0].float(), 1 - self.decay)
         self.sums.lerp_(batch[:, 1:].float(), 1 - self.decay)
         self._refresh(batch[:, 0] > 0)
@@ -161,9 +161,7 @@ class Quantizer(nn.Module):
         moved code starts over as if one token had been assigned to it; otherwise its old sum
         would pull it back at the next update.
         """
-        tokens, weight = z.flatten(0, 1), active.flatten().float()
-        if _distributed():
-            tokens, weight = _gather(tokens), _gather(weight)
+        tokens, weight = joined_rows(z.flatten(0, 1)), joined_rows(active.flatten().float())
         share = weight.cumsum(0) / weight.sum()
         drawn = torch.searchsorted(share, uniform, right=True).clamp(max=len(share) - 1)
         dead = self.counts < below
@@ -182,7 +180,7 @@ def _mean_token(projected: Tensor) -> Tensor:
     """The mean of `(B, K, d_c)` over the images of all processes; gradients go back to all."""
     # In doubles, for the reason given in `update`.
     total, count = projected.double().sum(dim=0), len(projected)
-    if _distributed():
+    if together():
         total = _SumOverProcesses.apply(total)  # type: ignore[no-untyped-call]
         count *= dist.get_world_size()
     return (total / count).float()
@@ -193,22 +191,8 @@ class _SumOverProcesses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
-        total = value.clone()
-        dist.all_reduce(total)
-        return total
+        return summed(value)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return _SumOverProcesses.forward(ctx, gradient.contiguous())
-
-
-def _distributed() -> bool:
-    # Checked at every call: a model can be built before the process group.
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _gather(x: Tensor) -> Tensor:
-    """`(n, ...)` of every process, in order of rank: `(world * n, ...)`."""
-    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, x.contiguous())
-    return torch.cat(parts)

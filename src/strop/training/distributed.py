@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from strop.collectives import grouped, summed, together
 from strop.files import exclusive
 
 PATIENCE = timedelta(days=1)
@@ -47,7 +48,7 @@ class Workers:
 
 def this_process() -> Workers:
     """Rank and world size from the process group, else from the environment of `torchrun`."""
-    if _grouped():
+    if grouped():
         return Workers(dist.get_rank(), dist.get_world_size())
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return Workers(int(os.environ["RANK"]), world) if world > 1 else Workers()
@@ -60,7 +61,7 @@ def joined(device: torch.device) -> Iterator[Workers]:
     A group that already exists is used and not destroyed.
     """
     workers = this_process()
-    if _grouped() or workers.world == 1:
+    if grouped() or workers.world == 1:
         yield workers
     else:
         # torch imports this module later, and it keeps a reference to the group that exists then.
@@ -106,18 +107,9 @@ def only_writer(folder: Path | None) -> Iterator[None]:
         yield
 
 
-def summed(value: Tensor) -> Tensor:
-    """The sum of `value` over all processes, as a new tensor; `value` itself with one process."""
-    if not _together():
-        return value
-    total = value.clone()
-    dist.all_reduce(total)
-    return total
-
-
 def sum_gradients(parameters: Iterable[Tensor]) -> None:
     """Sum every gradient over all processes, in one message."""
-    if not _together():
+    if not together():
         return
     gradients = [p.grad for p in parameters if p.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
@@ -130,14 +122,14 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
 
 def copy_from_first(tensors: Iterable[Tensor]) -> None:
     """Overwrite `tensors` with those of rank 0."""
-    if _together():
+    if together():
         for tensor in tensors:
             dist.broadcast(tensor, 0)
 
 
 def of_first(values: dict[str, float], device: torch.device) -> dict[str, float]:
     """The `values` of rank 0, in every process. All processes must call this."""
-    if not _together():
+    if not together():
         return values
     # As JSON: `broadcast_object_list` uses pickle.
     content = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8, device=device)
@@ -151,20 +143,12 @@ def of_first(values: dict[str, float], device: torch.device) -> dict[str, float]
 
 def any_of(flag: bool, device: torch.device) -> bool:
     """Whether `flag` is set in any process. All processes must call this."""
-    if not _together():
+    if not together():
         return flag
     return bool(summed(torch.tensor(float(flag), device=device)).item())
 
 
 def wait_for_all() -> None:
     """Wait until every process has called this."""
-    if _together():
+    if together():
         dist.barrier()
-
-
-def _grouped() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def _together() -> bool:
-    return _grouped() and dist.get_world_size() > 1

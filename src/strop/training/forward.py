@@ -204,8 +204,9 @@ def forward(
     with autocast:
         predicted_length = head_output = tokenizer.length_head(field)
         if config.rate_head:
+            cosine_curves = head_output.detach()[:, 0]
             predicted_length = curriculum.equal_error_lengths(
-                head_output.detach()[:, 0], config.curriculum, reduce=distributed.summed
+                cosine_curves, config.curriculum
             ).float()
         lengths = curriculum.active_lengths(
             predicted_length.detach(),
@@ -238,12 +239,8 @@ def forward(
             length = objective.length_loss(predicted_length, target, k) / world
 
         latent = error.mean() / world
-        commitment = objective.commitment(
-            quantized.z, quantized.z_q, active, reduce=distributed.summed
-        )
-        diversity = objective.diversity(
-            quantized.similarity, active, weights.diversity_temperature, reduce=distributed.summed
-        )
+        commitment = objective.commitment(quantized.z, quantized.z_q, active)
+        diversity = objective.diversity(quantized.similarity, active, weights.diversity_temperature)
         extra = zero
         if config.extra_loss is not None:
             given = Interpretation(field, predicted, quantized.z, active)
@@ -308,6 +305,4 @@ def _observe(
     target = field[::stride].repeat_interleave(2, dim=0)
     errors = objective.latent_alignment(interpreted, target).unflatten(0, at.shape)
     short, long = errors.unbind(1)
-    return curriculum.observe(
-        state, error, error[::stride], probes, short, long, config, k, reduce=distributed.summed
-    )
+    return curriculum.observe(state, error, error[::stride], probes, short, long, config, k)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strop.collectives import summed
 from strop.config import flatten, to_dict
 from strop.data.record import Dataset
 from strop.device import choose_device, describe_machine, to_device
@@ -470,7 +471,7 @@ def stepper_trouble(stepper: Stepper) -> tuple[int, str] | None:
     workers = stepper.config.workers
     rows = torch.zeros(workers.world, len(stepper.trouble), device=stepper.device)
     rows[workers.rank] = stepper.trouble
-    failed = [row for row in distributed.summed(rows).tolist() if row[0]]
+    failed = [row for row in summed(rows).tolist() if row[0]]
     if not failed:
         return None
     _, step, *terms = min(failed, key=lambda row: row[1])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from strop.collectives import summed
 from strop.curriculum import CurriculumState, initial_state
 from strop.model.layers import AttentionLayer
 from strop.model.tokenizer import Tokenizer
@@ -213,7 +214,7 @@ class Stepper:
 
     def take_metrics(self) -> dict[str, float]:
         """Means of `METRICS` since the last call, over all processes. Waits for the device."""
-        totals = distributed.summed(self.totals) / max(self.counted, 1)
+        totals = summed(self.totals) / max(self.counted, 1)
         self.totals.zero_()
         self.counted = 0
         return dict(zip(METRICS, totals.tolist(), strict=True))
