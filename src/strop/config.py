@@ -7,7 +7,7 @@ import operator
 import types
 import typing
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -42,6 +42,15 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = prefix + key
         flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return flat
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any], but: Set[str] = frozenset()) -> str:
+    """What differs between flat tables, such as `steps was 10, now 20`; empty if nothing does."""
+    return ", ".join(
+        f"{key} was {before.get(key)}, now {now.get(key)}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and key not in but
+    )
 
 
 def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "config") -> Config:

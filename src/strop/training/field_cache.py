@@ -19,6 +19,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from strop.config import changes, flatten
 from strop.errors import FormatError, TrainingError, parsing
 from strop.files import PathLike, atomic_path, check_format, format_tag
 from strop.progress import Progress, no_progress
@@ -33,7 +34,7 @@ class FieldInfo:
     """The origin of fields.
 
     teacher, data                the name of the teacher and the spec of the data
-    teacher_digest, data_digest  see `strop.identity`; empty if unknown
+    teacher_digest, data_digest  see `strop.identity`; the first is empty if unknown
     image_size, fit              how images are made square
     versions                     the training settings that the versions of an image depend on
     """
@@ -68,32 +69,17 @@ class FieldCache:
 
     def check(self, expected: FieldInfo, shape: tuple[int, int]) -> None:
         """Raise if the fields have another origin or are not of `shape` (S, d_enc)."""
-        found = self.info
-        renew = "Write one for this model with `strop data features`, or give another."
-        for what, has, wanted, remedy in (
-            ("teacher", found.teacher, expected.teacher, renew),
-            ("image_size", found.image_size, expected.image_size, renew),
-            ("fit", found.fit, expected.fit, renew),
-            ("field", list(self.fields.shape[2:]), list(shape), renew),
-            ("settings", _listed(found), _listed(expected), f"{renew} Or change --set."),
-            ("data", found.data, expected.data, "Give another --cache, or the data of this one."),
-        ):
-            if has != wanted:
-                raise TrainingError(
-                    f"The cache {self.path} does not fit the run: its {what} is {has}, "
-                    f"that of the run is {wanted}.",
-                    remedy,
-                )
-        for what, has, wanted in (
-            (f"the weights of {found.teacher}", found.teacher_digest, expected.teacher_digest),
-            (f"the files of {found.data}", found.data_digest, expected.data_digest),
-        ):
-            if has and wanted and has != wanted:
-                raise TrainingError(
-                    f"The cache {self.path} is out of date: {what} have changed since it was "
-                    "written.",
-                    "Delete it and write it again with `strop data features`.",
-                )
+        found = {**asdict(self.info), "field": list(self.fields.shape[2:])}
+        wanted = {**asdict(expected), "field": list(shape)}
+        wanted["teacher_digest"] = expected.teacher_digest or self.info.teacher_digest
+        for facts in (found, wanted):
+            facts |= flatten(facts.pop("versions"), "training.")
+        if different := changes(found, wanted):
+            raise TrainingError(
+                f"The cache {self.path} does not fit the run: {different}.",
+                "Delete it and write it again with `strop data features`, give another --cache, or "
+                "use the settings and the data of this one.",
+            )
 
 
 def write_fields(
@@ -139,12 +125,6 @@ def open_fields(path: PathLike) -> FieldCache:
         known: dict[str, Any] = {name: about[name] for name in _NAMES}
         known |= {"image_size": int(about["image_size"]), "versions": json.loads(about["versions"])}
         return FieldCache(target, fields, FieldInfo(**known))
-
-
-def _listed(info: FieldInfo) -> str:
-    return ", ".join(
-        f"training.{key} = {json.dumps(value)}" for key, value in info.versions.items()
-    )
 
 
 def _header(shape: tuple[int, ...], info: FieldInfo) -> bytes:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from strop.config import changes
 from strop.curriculum import CurriculumState
 from strop.errors import FormatError, TrainingError, parsing
 from strop.files import atomic_path, check_format, format_tag
@@ -119,15 +120,9 @@ def check_same(
     may_change: Set[str] = frozenset(),
 ) -> None:
     """Raise if settings of the run in `folder` have changed since it started."""
-    different = sorted(
-        key
-        for key in before.keys() | now.keys()
-        if before.get(key) != now.get(key) and key not in may_change
-    )
-    if different:
-        changes = ", ".join(f"{key} was {before.get(key)}, now {now.get(key)}" for key in different)
+    if different := changes(before, now, but=may_change):
         raise TrainingError(
-            f"The run in {folder} has other settings: {changes}.",
+            f"The run in {folder} has other settings: {different}.",
             "Resume with the same ones, or start a new run in another --out.",
         )
 
