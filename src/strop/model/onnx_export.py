@@ -30,7 +30,6 @@ ENCODER, INTERPRETER = "encoder.onnx", "interpreter.onnx"
 FORMAT = 1
 OPSET = 20  # ONNX Runtime reads it from version 1.17 on
 CONFIDENCE = 0.5  # of the curve in the graph, as in `Tokenizer.rate_curve`
-_DESCRIBED = ("codes", "lengths", "cosine", "squared_error")
 _MAX_BYTES = 1_900_000_000  # a protocol buffer holds 2 GiB
 
 
@@ -188,19 +187,7 @@ def _check_size(tokenizer: Tokenizer) -> None:
 def _readme(tokenizer: Tokenizer, outputs: list[str]) -> str:
     config = tokenizer.config
     size, capacity = config.image_size, config.max_length
-    curve = "cosine" in outputs
-    others = [
-        "- `cosine`, `squared_error` (B, K): the expected quality at every length\n"
-        if curve
-        else "",
-        "- of an `Encoding` of strop: ",
-        ", ".join(f"`{name}`" for name in outputs if name not in _DESCRIBED),
-    ]
-    fits = {
-        "squash": "squash the whole picture into the square",
-        "crop": "scale the short side and crop the centre",
-        "pad": "scale the long side and pad",
-    }
+    others = ", ".join(f"`{name}`" for name in outputs if name not in ("codes", "lengths"))
     return f"""# A strop tokenizer as ONNX graphs
 
 `{ENCODER}` turns images into codes and lengths, `{INTERPRETER}` turns codes into the teacher's
@@ -227,13 +214,13 @@ assert np.mean(codes == example["codes"]) > 0.99
 assert np.array_equal(lengths, example["lengths"])
 ```
 
-To prepare a photograph, {fits[config.fit]} of {size} x {size} pixels with bicubic antialiasing.
+A photograph has to be resized to {size} x {size} pixels ({config.fit}) with bicubic antialiasing.
 
 Outputs of `{ENCODER}`, for B images:
 
 - `codes` (B, {capacity}) int64 in [0, {config.quantizer.codes})
 - `lengths` (B,) int64 in [1, {capacity}]
-{"".join(others)}
+- {others}: of an `Encoding` and of `rate_curve` of strop
 
 Inputs of `{INTERPRETER}`: `codes` (B, L) int64 and `active` (B, L) bool, L at most {capacity}.
 Codes that are not active have no effect; each row needs one that is.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from strop.collectives import grouped, summed, together
+from strop.collectives import grouped, together
 from strop.files import exclusive
 
 PATIENCE = timedelta(days=1)
@@ -125,27 +124,6 @@ def copy_from_first(tensors: Iterable[Tensor]) -> None:
     if together():
         for tensor in tensors:
             dist.broadcast(tensor, 0)
-
-
-def of_first(values: dict[str, float], device: torch.device) -> dict[str, float]:
-    """The `values` of rank 0, in every process. All processes must call this."""
-    if not together():
-        return values
-    # As JSON: `broadcast_object_list` uses pickle.
-    content = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8, device=device)
-    size = torch.tensor(len(content), device=device)
-    dist.broadcast(size, 0)
-    shared = content if this_process().first else content.new_empty(int(size))
-    dist.broadcast(shared, 0)
-    found: dict[str, float] = json.loads(bytes(shared.tolist()))
-    return found
-
-
-def any_of(flag: bool, device: torch.device) -> bool:
-    """Whether `flag` is set in any process. All processes must call this."""
-    if not together():
-        return flag
-    return bool(summed(torch.tensor(float(flag), device=device)).item())
 
 
 def wait_for_all() -> None:

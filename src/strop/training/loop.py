@@ -270,8 +270,6 @@ class _Loop:
             again = finished and stepper.steps_done == 0  # the run was resumed after its last step
             if again:
                 self._validate()
-            # Only the first process validates.
-            self.metrics = distributed.of_first(self.metrics, stepper.device)
             if finished:
                 self._finish(keep=again)
         finally:
@@ -300,7 +298,8 @@ class _Loop:
         # Processes receive signals at different steps. They agree when they log.
         if self.run.step % self.config.training.log_every:
             return False
-        return distributed.any_of(self.stop.requested, self.run.stepper.device)
+        requested = torch.tensor(float(self.stop.requested), device=self.run.stepper.device)
+        return bool(summed(requested).item())
 
     def _log(self) -> None:
         stepper, step = self.run.stepper, self.run.step
@@ -357,7 +356,7 @@ class _Loop:
     def _validate(self) -> None:
         self._check_trouble()
         stepper = self.run.stepper
-        if not self.config.workers.first or not len(self.data.held_out):
+        if not len(self.data.held_out):
             return
         stepper.tokenizer.eval()
         with stepper.averaged_weights():
@@ -396,7 +395,7 @@ class _Loop:
             stepper.use_averaged_weights()
         tokenizer, preset = stepper.tokenizer, run.preset
         head, fields = tokenizer.length_head, self.data.held_out
-        if isinstance(head, RateHead) and len(fields) and self.config.workers.first:
+        if isinstance(head, RateHead) and len(fields):
             encodings = map(tokenizer.eval().analyse_field, fields.split(64))
             calibrate(head, measure(tokenizer, encodings, len(fields)))
         tokenizer.about |= {
