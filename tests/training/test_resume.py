@@ -157,7 +157,7 @@ def test_a_run_without_a_complete_checkpoint_is_an_error(tmp_path):
     train(preset, fields, out=tmp_path)
     for path in checkpoint_paths(tmp_path / "checkpoints"):
         path.write_bytes(b"short")
-    with pytest.raises(TrainingError, match=r"No checkpoint in .* is complete"):
+    with pytest.raises(TrainingError, match=r"No checkpoint in .* can be used"):
         train(preset, fields, out=tmp_path, resume=True)
 
 
@@ -249,5 +249,7 @@ def test_a_run_of_another_kind_is_refused(tmp_path):
     folder = tmp_path / "checkpoints"
     kept = {"weight": torch.zeros(3)}
     checkpoints.write_checkpoint(folder, kept, 5, {}, keep=1, kind="other-checkpoint")
-    with pytest.raises(TrainingError, match=r"another kind of run.* own --out"):
+    with pytest.raises(
+        TrainingError, match=r"not a strop checkpoint .*strop\.other-checkpoint.* another --out"
+    ):
         train(tiny_preset(steps=10), tiny_fields(60), out=tmp_path, resume=True)

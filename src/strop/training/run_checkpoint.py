@@ -25,7 +25,6 @@ from strop.training.step import Stepper
 
 _KIND, _VERSION = "checkpoint", 1
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
-_TAG = re.compile(rf"strop\.([a-z-]+-)?{_KIND}/{_VERSION}")  # of a checkpoint of any kind
 _OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -103,7 +102,8 @@ def open_run(folder: Path, *, resume: bool, kind: str = _KIND) -> Checkpoint | N
     if checkpoint is None:
         if problems:
             raise TrainingError(
-                f"No checkpoint in {folder} is complete. {problems[0]}", "Start the run again."
+                f"No checkpoint in {folder} can be used. {problems[0]}",
+                "Start the run again, in another --out if this folder holds another run.",
             )
         said = f"There is no checkpoint in {folder}: a new run starts."
     elif problems:
@@ -144,14 +144,7 @@ def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
     with parsing(FormatError, *damaged), safe_open(path, "pt") as file:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    tag = metadata.get("format")
-    if tag != format_tag(kind, _VERSION) and _TAG.fullmatch(tag or ""):
-        raise TrainingError(
-            f"{path} is of another kind of run, or of an older strop: its format is {tag}, not "
-            f"{format_tag(kind, _VERSION)}.",
-            "Give the run's own --out, or start a new run in another.",
-        )
-    check_format(tag, kind, _VERSION, path)
+    check_format(metadata.get("format"), kind, _VERSION, path)
     if metadata.get("crc32") != str(_checksum(tensors)):
         raise FormatError(
             f"The checkpoint {path} is damaged: its checksum is wrong.", "Use an earlier one."
