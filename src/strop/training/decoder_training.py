@@ -71,9 +71,10 @@ def train_decoder(
     tokenizer.eval()
     teacher, bf16 = tokenizer.teacher, device.type == "cuda"
     images_of = _batches(source, kept, tokenizer, batch, seed, loading_workers)
-    totals, counted = torch.zeros(2, device=device), 0
+    terms = torch.zeros(2)
 
     def loss_of_step(step: int) -> Tensor:
+        nonlocal terms
         images = next(images_of)
         flip = draws.versions(seed, step, len(images), 2).bool().to(device)
         images = torch.where(flip[:, None, None, None], images.flip(-1), images)
@@ -83,24 +84,20 @@ def train_decoder(
             seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
             perceptual = latent_alignment(seen, field).mean()
         l1 = (decoded.float() - images.float() / 255).abs().mean()
-        totals.add_(torch.stack([l1, perceptual]).detach())
+        terms = torch.stack([l1, perceptual]).detach()
         return l1 + perceptual
 
     def report(step: int, steps: int) -> None:
-        nonlocal counted
-        counted += 1
         if step % report_every and step < steps:
             return
-        means = (totals / counted).tolist()
-        if not all(map(math.isfinite, means)):
+        l1, perceptual = terms.tolist()
+        if not math.isfinite(l1 + perceptual):
             raise TrainingError(
-                f"Training the decoder failed by step {step}: L1 is {means[0]}, the perceptual "
-                f"term {means[1]}.",
+                f"Training the decoder failed by step {step}: L1 is {l1}, the perceptual term "
+                f"{perceptual}.",
                 "Lower its learning rate.",
             )
-        progress(f"decoder: L1 {means[0]:.4f}  perceptual {means[1]:.4f}", step, steps)
-        totals.zero_()
-        counted = 0
+        progress(f"decoder: L1 {l1:.4f}  perceptual {perceptual:.4f}", step, steps)
 
     fit(
         decoder.parameters(),

@@ -54,7 +54,7 @@ class FieldLoader(ABC):
 class CachedFieldLoader(FieldLoader):
     """Batches of fields (n, m, S, d_enc) in memory or mapped, one random version of each image.
 
-    The step gathers fields that are on the GPU. Otherwise a thread reads batches in advance.
+    The step gathers fields that are on its device. Otherwise a thread reads batches in advance.
     `kept` are the training images, by default all.
     """
 
@@ -71,7 +71,7 @@ class CachedFieldLoader(FieldLoader):
         super().__init__(len(self.kept), training, workers, device)
         self.versions = fields.shape[1]
         self.fields = fields.flatten(0, 1)
-        self.resident = fields.device.type == device.type and device.type != "cpu"
+        self.resident = fields.device.type == device.type
 
     def rows(self, step: int) -> Tensor:
         """(B,) int64: the rows of this process's batch in the flattened fields."""
@@ -85,10 +85,6 @@ class CachedFieldLoader(FieldLoader):
         if self.resident:
             while True:
                 yield (to_device(self.rows(step), self.device),)
-                step += 1
-        elif self.device.type == "cpu":
-            while True:
-                yield (self.fields[self.rows(step)],)
                 step += 1
         # The thread does no device work, which could interfere with the recording of a CUDA graph.
         read = map_ahead(
