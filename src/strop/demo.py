@@ -57,40 +57,25 @@ PREDICTED, FULL = "predicted lengths", "all codes"
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """A model and its results on a few images that it was not trained on.
+    """A model and its results on n images that it was not trained on.
 
-    name           the model's name
-    images         (n, 3, H, H) uint8
-    teacher        (n, 3, h, w) uint8, the teacher's features as colours
-    features       (n, 3, h, w) uint8, the reconstructed features in the same colours
-    previews       (n, 3, H, H) in [0, 1], decoded programs
-    maps           (n, K, h, w) erasure maps
-    captions       n descriptions of the images
-    r2_by_length   (n, K): R² of each image at every forced length, about its own scalar mean
-    baseline       the name of a field that needs no program
-    baseline_r2    (n,) R² of that field
-    scores         R² of all images together in both definitions, by name: at the predicted
-                   lengths, with all codes, and of the baseline
+    name          the model's name
+    captions      descriptions of the images
+    pictures      by name, (n, 3, h, w) each: the images, the features of the teacher and those from
+                  the programs as colours, and previews
+    maps          (n, K, h, w) erasure maps
+    predicted_r2  (n,) R² of each image at its predicted length, about its own scalar mean
+    scores        R² of all images together in both definitions, by name: at the predicted lengths,
+                  with all codes, and of a baseline that needs no program
     """
 
     name: str
-    tokenizer: Tokenizer
-    images: Tensor
-    teacher: Tensor
-    features: Tensor
-    previews: Tensor
-    maps: Tensor
     captions: list[str]
     program: Program
-    r2_by_length: Tensor
-    baseline: str
-    baseline_r2: Tensor
+    pictures: dict[str, Tensor]
+    maps: Tensor
+    predicted_r2: Tensor
     scores: dict[str, dict[str, float]]
-
-    @property
-    def predicted_r2(self) -> Tensor:
-        """(n,) R² of each image at its predicted length."""
-        return self.r2_by_length.gather(1, self.program.lengths.cpu()[:, None] - 1)[:, 0]
 
 
 def run_demo(
@@ -190,32 +175,31 @@ def evaluate(
     def r2_of_each(field: Tensor) -> Tensor:
         return torch.stack([r2(*pair) for pair in zip(field, target, strict=True)]).cpu()
 
-    def scores(field: Tensor) -> dict[str, float]:
-        return {"r2": r2(field, target).item(), "r2_centred": r2_centred(field, target).item()}
-
     field = tokenizer.interpret(program)
+    forced = [tokenizer.interpret(program.with_lengths(k + 1)) for k in range(program.capacity)]
+    r2_by_length = torch.stack([r2_of_each(each) for each in forced], dim=1)
     bases = [Basis.of(each) for each in target]
-    forced = [
-        tokenizer.interpret(program.with_lengths(length))
-        for length in range(1, program.capacity + 1)
-    ]
     result = DemoResult(
         name=name,
-        tokenizer=tokenizer,
-        images=images,
-        teacher=torch.stack([b.colours(each) for b, each in zip(bases, target, strict=True)]),
-        features=torch.stack([b.colours(each) for b, each in zip(bases, field, strict=True)]),
-        previews=smooth(tokenizer.decode(field).cpu()),
-        maps=erasure(tokenizer, program).cpu(),
         captions=captions,
         program=program,
-        r2_by_length=torch.stack([r2_of_each(each) for each in forced], dim=1),
-        baseline=baseline,
-        baseline_r2=r2_of_each(flat),
-        scores={PREDICTED: scores(field), FULL: scores(forced[-1]), baseline: scores(flat)},
+        pictures={
+            "images": images,
+            **{
+                kind: torch.stack([b.colours(f) for b, f in zip(bases, each, strict=True)]).cpu()
+                for kind, each in (("teacher", target), ("features", field))
+            },
+            "previews": smooth(tokenizer.decode(field).cpu()),
+        },
+        maps=erasure(tokenizer, program).cpu(),
+        predicted_r2=r2_by_length.gather(1, program.lengths.cpu()[:, None] - 1)[:, 0],
+        scores={
+            label: {"r2": r2(each, target).item(), "r2_centred": r2_centred(each, target).item()}
+            for label, each in ((PREDICTED, field), (FULL, forced[-1]), (baseline, flat))
+        },
     )
     draw_programs(result, folder / f"{name}-programs.png")
-    draw_r2(result, folder / f"{name}-rate.png")
+    draw_r2(result, r2_by_length, baseline, r2_of_each(flat), folder / f"{name}-rate.png")
     return result
 
 
@@ -228,18 +212,19 @@ def smooth(previews: Tensor) -> Tensor:
 def draw_overview(result: DemoResult, path: PathLike) -> None:
     """What happens to the first image: features, program, features again, and two of its tokens."""
     program = result.program[0]
+    image, teacher, features, _ = (kind[0] for kind in result.pictures.values())
     tokens = strongest(result, 0)[:2]
     colours = {k: PALETTE[i] for i, k in enumerate(tokens)}
     figure = new_figure(13.2, 2.5)
     axes = figure.subplots(1, 6, width_ratios=[1, 1, 1.6, 1, 1, 1])
-    bits = math.ceil(program.bits.item() / 8)
-    show_image(axes[0], result.images[0], "1. an image")
-    show_image(axes[1], result.teacher[0].cpu(), "2. features of the teacher")
+    show_image(axes[0], image, "1. an image")
+    show_image(axes[1], teacher, "2. features of the teacher")
     show_program(axes[2], program, colours)
-    axes[2].set_title(f"3. its program: {len(program)} codes, {bits} bytes", size=9)
-    show_image(axes[3], result.features[0].cpu(), "4. features from the program")
+    size = math.ceil(program.bits.item() / 8)
+    axes[2].set_title(f"3. its program: {len(program)} codes, {size} bytes", size=9)
+    show_image(axes[3], features, "4. features from the program")
     for axis, k in zip(axes[4:], tokens, strict=False):
-        show_heat(axis, result.images[0], result.maps[0, k])
+        show_heat(axis, image, result.maps[0, k])
         axis.set_title(f"5. what token {k} holds", size=9, color=colours[k], weight="bold")
     save_figure(figure, path)
 
@@ -253,35 +238,40 @@ def strongest(result: DemoResult, row: int) -> list[int]:
 
 def draw_programs(result: DemoResult, path: PathLike) -> None:
     """A row for each image: features, preview, and the erasures with the largest effect."""
-    program = result.program
-    figure = new_figure(1.7 * (4 + MAPS), 2.05 * len(result.images))
-    axes = figure.subplots(len(result.images), 4 + MAPS, squeeze=False)
+    count = len(result.captions)
+    figure = new_figure(1.7 * (4 + MAPS), 2.05 * count)
+    axes = figure.subplots(count, 4 + MAPS, squeeze=False)
     for row, line in enumerate(axes):
-        image = result.images[row]
-        show_image(line[0], image, result.captions[row])
-        show_image(line[1], result.teacher[row].cpu(), "teacher's features")
-        show_image(line[2], result.features[row].cpu(), f"from {int(program.lengths[row])} codes")
-        show_image(line[3], result.previews[row], "preview")
+        image, maps, length = result.pictures["images"][row], result.maps[row], result.program[row]
+        titles = (
+            result.captions[row],
+            "teacher's features",
+            f"from {len(length)} codes",
+            "preview",
+        )
+        for axis, pictures, title in zip(line, result.pictures.values(), titles, strict=False):
+            show_image(axis, pictures[row], title)
         for axis, token in zip(line[4:], strongest(result, row), strict=False):
-            effect = result.maps[row, token].mean()
-            show_heat(axis, image, result.maps[row, token], f"erase token {token}: {effect:.3f}")
-        for axis in line[4 + len(program[row]) :]:
+            show_heat(axis, image, maps[token], f"erase token {token}: {maps[token].mean():.3f}")
+        for axis in line[4 + len(length) :]:
             axis.set_axis_off()
     save_figure(figure, path)
 
 
-def draw_r2(result: DemoResult, path: PathLike) -> None:
-    """R² of each image at every forced length, with the predicted length and the baseline."""
-    lowest = min(result.baseline_r2.min().item(), result.r2_by_length.min().item())
-    figure = new_figure(2.6 * len(result.images), 2.7)
-    panels = figure.add_gridspec(1, len(result.images))
+def draw_r2(
+    result: DemoResult, r2_by_length: Tensor, baseline: str, baseline_r2: Tensor, path: PathLike
+) -> None:
+    """R² (n, K) at every forced length, with the predicted length and the baseline (n,)."""
+    lowest = min(baseline_r2.min().item(), r2_by_length.min().item())
+    figure = new_figure(2.6 * len(r2_by_length), 2.7)
+    panels = figure.add_gridspec(1, len(r2_by_length))
     for row, caption in enumerate(result.captions):
         length, predicted = int(result.program.lengths[row]), result.predicted_r2[row]
         axes = plain_axes(figure, "codes", "" if row else "R²", panels[row])
-        lengths = range(1, result.program.capacity + 1)
-        axes.plot(lengths, result.r2_by_length[row], label="forced length")
+        lengths = range(1, r2_by_length.shape[1] + 1)
+        axes.plot(lengths, r2_by_length[row], label="forced length")
         axes.plot(length, predicted, "o", color=PALETTE[1], label="predicted length")
-        axes.axhline(result.baseline_r2[row].item(), color=MUTED, ls="--", label=result.baseline)
+        axes.axhline(baseline_r2[row].item(), color=MUTED, ls="--", label=baseline)
         axes.set_ylim(1.05 * lowest - 0.05, 1)
         axes.set_title(f"{caption}\n{length} codes, R² {predicted:.2f}", size=9)
     handles = axes.get_legend_handles_labels()

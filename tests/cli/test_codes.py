@@ -352,6 +352,8 @@ def test_decode_writes_one_picture_each(
         (["encode", "x.png", "--length", "0"], "[1, 16]"),
         (["encode", "x.png", "--length", "17"], "[1, 16]"),
         (["encode", "x.png", "--length", "long"], "'long'"),
+        (["encode", "x.png", "--length=-1"], "length is '-1'"),
+        (["encode", "x.png", "--length", "9" * 5000], "length is '9"),
         (["encode", "x.png", "--mean-length", "0.5"], "[1, 16]"),
         (["encode", "missing.png", "--mean-length", "17"], "[1, 16]"),
         (["encode", "x.png", "--length", "3", "--mean-length", "4"], "at most one"),

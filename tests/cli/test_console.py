@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from strop import Program
 from strop.cli import console
 from strop.device import check_device, choose_device
-from strop.errors import ConfigError, DataError, ProgramError
+from strop.errors import ConfigError, DataError
 from strop.listing import find_images
 
 Run = Callable[..., tuple[int, str, str]]
@@ -110,9 +110,3 @@ def test_without_a_report_nothing_is_drawn(monkeypatch) -> None:
 def test_impossible_paths_are_refused(pattern: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         find_images([pattern])
-
-
-@pytest.mark.parametrize("text", ["long", "-1", "9" * 5000])
-def test_impossible_lengths_are_refused(text: str) -> None:
-    with pytest.raises(ProgramError, match="not a number of codes"):
-        console.parse_length(text)

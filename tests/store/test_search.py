@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -155,22 +155,23 @@ def test_a_damaged_index_is_named(path, store):
         strop.open_store(path).search(like=store.keys[0])
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"channel_mean": 3}'])
+@pytest.mark.parametrize("text", ["", "[]", "e30=", "!"])
 def test_a_damaged_descriptor_is_named(text):
     with pytest.raises(FormatError, match="damaged"):
-        Descriptor.from_json(text, "a.lance")
+        Descriptor.from_text(text, "a.lance")
 
 
 def test_a_descriptor_survives_its_file():
     descriptor = Descriptor.fit(pool(torch.randn(20, 16, 6)))
     fields = torch.randn(5, 16, 6)
-    again = Descriptor.from_json(descriptor.to_json(), "a.lance")
+    again = Descriptor.from_text(descriptor.to_text(), "a.lance")
     assert torch.equal(again(fields), descriptor(fields))
     assert torch.equal(again.patches(fields), descriptor.patches(fields))
-    held = json.loads(descriptor.to_json())
-    held["centre"]["shape"] = [3]
-    with pytest.raises(FormatError, match="damaged"):
-        Descriptor.from_json(json.dumps(held), "a.lance")
+    short = replace(descriptor, centre=descriptor.centre[:3])
+    infinite = replace(descriptor, centre=descriptor.centre / 0)
+    for wrong in (short, infinite):
+        with pytest.raises(FormatError, match="damaged"):
+            Descriptor.from_text(wrong.to_text(), "a.lance")
 
 
 # Codes.
@@ -291,8 +292,6 @@ def test_windows_lie_in_the_grid_and_come_back_near(make_config, fit, width, hei
 
 @pytest.fixture(scope="module")
 def make_config(make_tokenizer):
-    from dataclasses import replace
-
     config = make_tokenizer().config
     return lambda fit: replace(config, fit=fit)
 

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -113,22 +113,11 @@ class _AfterImport(MetaPathFinder):
         finally:
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Registering(spec.loader)
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                _REGISTRATIONS[name](module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-class _Registering(Loader):
-    """A loader that runs the module's registration when the module is complete."""
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)
-        _REGISTRATIONS[module.__name__](module)

@@ -29,7 +29,6 @@ from strop.cli.console import (
     fail,
     load_model,
     out,
-    parse_length,
     plural,
     print_json,
     progress_bars,
@@ -141,8 +140,10 @@ def encode(
 
     Repeat the command to continue a store: only new images are encoded.
     """
+    whole = length is not None and length.isdecimal() and len(length) < 10
+    forced: Any = int(length or "") if whole else length
     rule = LengthRule(
-        length=parse_length(length),
+        length=forced,
         quality=quality,
         confidence=confidence,
         verify=verify,

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from strop.errors import DataError, FormatError, ModelError, ProgramError, StropError
+from strop.errors import DataError, FormatError, ModelError, StropError
 from strop.pool import cores
 from strop.progress import Progress, bars
 
@@ -162,19 +162,3 @@ def as_typed(prefix: str) -> Iterator[None]:
             for text in (error.problem, error.remedy)
         )
         raise
-
-
-def parse_length(text: str | None) -> int | Literal["max", "search"] | None:
-    """`--length`: a whole number, "max" or "search"."""
-    if text is None:
-        return None
-    if text == "max":
-        return "max"
-    if text == "search":
-        return "search"
-    if not text.isdecimal() or len(text) > 9:
-        raise ProgramError(
-            f"--length is {text[:20]!r}, not a number of codes.",
-            'Give a whole number, "max", or "search".',
-        )
-    return int(text)

@@ -21,7 +21,6 @@ from strop.inspector.engine import AnalysedImage, Engine
 from strop.inspector.gallery import Gallery
 from strop.inspector.image_io import MAX_BYTES, png, read_upload, thumbnail
 from strop.inspector.messages import (
-    Appearance,
     ClusterRequest,
     Clusters,
     CodePage,
@@ -218,23 +217,7 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
     def code_page(code: Code) -> CodePage:
         """Where a code appears in the gallery, as far as it is encoded."""
         check_range(torch.tensor(code), 0, config.quantizer.codes - 1, "code")
-        count, occurrences = gallery.find(code)
-        return CodePage(
-            code=code,
-            count=count,
-            encoded=len(gallery.images),
-            total=gallery.total,
-            appearances=[
-                Appearance(
-                    name=found.image.name,
-                    thumbnail=found.image.thumbnail,
-                    position=found.position,
-                    length=int(found.image.program.lengths),
-                    map=as_map(found.map),
-                )
-                for found in occurrences
-            ],
-        )
+        return gallery.find(code)
 
     @api.post("/search")
     def search(request: SearchRequest) -> SearchResults:

@@ -18,13 +18,14 @@ from strop.errors import DataError, ImageError
 from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
 from strop.inspector.image_io import thumbnail
+from strop.inspector.messages import Appearance, CodePage, as_map
 from strop.listing import list_files, missing
 from strop.program import Program
 
 SCENES = 32
 SCENE_SIZE = 128  # rendering larger scenes would delay the first request
 MAX_FILES = 1000
-MAX_OCCURRENCES = 24
+MAX_APPEARANCES = 24
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,6 @@ class GalleryImage:
     name: str
     thumbnail: str
     program: Program
-
-
-@dataclass(frozen=True)
-class Occurrence:
-    """An active token with a given code: its image, its position and its erasure map (h, w)."""
-
-    image: GalleryImage
-    position: int
-    map: Tensor
 
 
 class Gallery:
@@ -83,27 +75,36 @@ class Gallery:
         self._closed.set()
         self._filling.join(timeout)
 
-    def find(self, code: int) -> tuple[int, list[Occurrence]]:
-        """How often a code is active in the gallery, and its first occurrences."""
+    def find(self, code: int) -> CodePage:
+        """How often a code is active in the gallery, and its first appearances."""
         found = [
             (image, position)
             for image in list(self.images)
             for position in _positions(image.program, code)
         ]
-        shown = found[:MAX_OCCURRENCES]
+        shown = found[:MAX_APPEARANCES]
+        page = CodePage(
+            code=code, count=len(found), encoded=len(self.images), total=self.total, appearances=[]
+        )
         if not shown:
-            return 0, []
+            return page
         program = Program.cat([image.program for image, _ in shown])
         # A pair of a token and itself is the erasure of that token.
         pairs = torch.tensor([(row, k, k) for row, (_, k) in enumerate(shown)])
-        maps = torch.cat(
-            [part for _, part in pair_erasure(self._engine.as_tokenizer, program, pairs)]
-        )
+        parts = pair_erasure(self._engine.as_tokenizer, program, pairs)
         side = self._engine.config.grid
-        return len(found), [
-            Occurrence(image, position, values.view(side, side))
+        maps = torch.cat([part for _, part in parts]).unflatten(1, (side, side))
+        page.appearances += [
+            Appearance(
+                name=image.name,
+                thumbnail=image.thumbnail,
+                position=position,
+                length=int(image.program.lengths),
+                map=as_map(values),
+            )
             for (image, position), values in zip(shown, maps, strict=True)
         ]
+        return page
 
     def _fill(self, images: Iterator[tuple[str, Tensor]]) -> None:
         for name, square in images:

@@ -76,12 +76,9 @@ def create_app(
         redoc_url=None,
     )
     app.include_router(api.build(engine, images, name, store))
-    for file, content in _page_files().items():
-        _add_file(app, file, content)
-    app.add_exception_handler(StropError, _strop_error)
-    app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _internal_error)
+    _add_page(app)
+    for kind in (StropError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer)
     return Guard(app, host, token)
 
 
@@ -221,44 +218,34 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _page_files() -> dict[str, bytes]:
-    """Content by name, read once: no path of a request reaches the file system."""
-    folder = resources.files("strop.inspector") / "page"
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+def _add_page(app: FastAPI) -> None:
+    """Serve the files of the page, read once: no path of a request reaches the file system."""
+    for file in (resources.files("strop.inspector") / "page").iterdir():
+        if file.is_file():
+            kind, content = TYPES[PurePath(file.name).suffix], file.read_bytes()
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            app.add_api_route(path, _responder(content, kind), include_in_schema=False)
 
 
-def _add_file(app: FastAPI, file: str, content: bytes) -> None:
-    media_type = TYPES[PurePath(file).suffix]
-
-    def respond() -> Response:
-        return Response(content, media_type=media_type)
-
-    path = "/" if file == "index.html" else f"/{file}"
-    app.add_api_route(path, respond, include_in_schema=False)
+def _responder(content: bytes, kind: str) -> Callable[[], Response]:
+    return lambda: Response(content, media_type=kind)
 
 
-def _error(status: int, problem: str, remedy: str) -> JSONResponse:
+def _answer(_request: Request, error: Exception) -> Response:
+    """The JSON of an error: `problem` and `remedy`."""
+    status, problem, remedy = 500, "The server failed.", "See the terminal of `strop inspect`."
+    if isinstance(error, StropError):
+        status, problem, remedy = 422, error.problem, error.remedy
+    elif isinstance(error, HTTPException):
+        status, problem = error.status_code, f"{error.detail}."
+        remedy = "See /api.html for all endpoints."
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            status, problem = 400, "The body is not JSON."
+            remedy = "Send JSON as described at /api.html."
+        else:
+            where = ".".join(str(part)[:40] for part in first["loc"])
+            status, problem = 422, f"{where}: {first['msg']}."
+            remedy = "See /api.html for the expected request."
     return JSONResponse({"problem": problem, "remedy": remedy}, status)
-
-
-def _strop_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, StropError)
-    return _error(422, error.problem, error.remedy)
-
-
-def _invalid_request(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return _error(400, "The body is not JSON.", "Send JSON as described at /api.html.")
-    where = ".".join(str(part)[:40] for part in first["loc"])
-    return _error(422, f"{where}: {first['msg']}.", "See /api.html for the expected request.")
-
-
-def _http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error(error.status_code, f"{error.detail}.", "See /api.html for all endpoints.")
-
-
-def _internal_error(_request: Request, _exception: Exception) -> Response:
-    return _error(500, "The server failed.", "See the terminal that runs `strop inspect`.")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load, save
 from torch import Tensor
 
 from strop.errors import FormatError, parsing
@@ -71,26 +70,22 @@ class Descriptor:
         """The same on another device."""
         return Descriptor(*(getattr(self, name).to(device) for name in _PARTS))
 
-    def to_json(self) -> str:
-        """What `from_json` reads."""
-        parts = {name: getattr(self, name).cpu().numpy().astype("<f4") for name in _PARTS}
-        return json.dumps(
-            {
-                name: {"shape": part.shape, "float32": base64.b64encode(part.tobytes()).decode()}
-                for name, part in parts.items()
-            }
-        )
+    def to_text(self) -> str:
+        """What `from_text` reads: a file of safetensors in base64."""
+        parts = {name: getattr(self, name).cpu().contiguous() for name in _PARTS}
+        return base64.b64encode(save(parts)).decode()
 
     @staticmethod
-    def from_json(text: str, source: object) -> Descriptor:
-        """Read what `to_json` wrote; `FormatError` if it is anything else."""
+    def from_text(text: str, source: object) -> Descriptor:
+        """Read what `to_text` wrote; `FormatError` if it is anything else."""
         with parsing(FormatError, f"The index {source} is damaged", REMEDY):
-            held = json.loads(text)
-            parts = [_tensor(held[name]) for name in _PARTS]
+            held = load(base64.b64decode(text, validate=True))
+            parts = [held[name].float() for name in _PARTS]
             width = len(parts[0])
-            shapes = [tuple(part.shape[:1]) for part in parts]
-            if shapes != [(width,), (width,), (2 * width,), (2 * width,)]:
-                raise ValueError(f"shapes {shapes}")
+            if [len(part) for part in parts] != [width, width, 2 * width, 2 * width]:
+                raise ValueError(f"shapes {[tuple(part.shape) for part in parts]}")
+            if not all(part.isfinite().all() for part in parts):
+                raise ValueError("a value that is not finite")
             return Descriptor(*parts)
 
 
@@ -103,12 +98,3 @@ def pool(fields: Tensor) -> Tensor:
 def _halves(centred: Tensor) -> Tensor:
     """Both halves of (B, 2 d) scaled to unit length."""
     return torch.cat([F.normalize(half, dim=-1) for half in centred.chunk(2, dim=-1)], dim=-1)
-
-
-def _tensor(part: dict[str, object]) -> Tensor:
-    content = base64.b64decode(str(part["float32"]), validate=True)
-    shape = [int(side) for side in part["shape"]]  # type: ignore[attr-defined]
-    values = np.frombuffer(content, dtype="<f4").reshape(shape).astype(np.float32)
-    if not np.isfinite(values).all():
-        raise ValueError("a value that is not finite")
-    return torch.from_numpy(values)

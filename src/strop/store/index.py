@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 INDEX = "index"
 """The folder of a store with its index."""
 
-FORMAT = 1
+FORMAT = 2
 METADATA = b"strop-index"
 SAMPLE = 4096
 """Images on which the descriptor is fitted."""
@@ -202,7 +202,7 @@ def fit_descriptor(store: Store, progress: Progress = no_progress) -> Descriptor
 
 def create_table(store: Store, descriptor: Descriptor, mode: str = "create") -> Index:
     """An index without vectors, in place of one that is there if the mode is "overwrite"."""
-    values = {"format": format_tag("index", FORMAT), "descriptor": descriptor.to_json()}
+    values = {"format": format_tag("index", FORMAT), "descriptor": descriptor.to_text()}
     vector = pa.list_(pa.float16(), descriptor.directions.shape[1])
     schema = pa.schema(
         {"row": pa.uint64(), CHECK: pa.uint32(), "vector": vector},
@@ -221,7 +221,7 @@ def _read_descriptor(schema: pa.Schema, source: str) -> Descriptor:
     with parsing(FormatError, f"The index {source} is damaged", REMEDY):
         values = json.loads((schema.metadata or {}).get(METADATA, b"{}"))
         check_format(values.get("format"), "index", FORMAT, source)
-        return Descriptor.from_json(values["descriptor"], source)
+        return Descriptor.from_text(values["descriptor"], source)
 
 
 def fields_of(store: Store, table: pa.Table) -> Iterator[Tensor]:
