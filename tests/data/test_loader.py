@@ -32,7 +32,7 @@ from strop.data import (
     stack,
 )
 from strop.data.loader import checked_images
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.errors import ConfigError, DataError
 from strop.images import save_image
 from strop.pool import default_context
@@ -409,7 +409,7 @@ def test_packed_batches(tmp_path: Path, voc_root: Path, workers: int) -> None:
     assert_same(whole, stack([data[0], data[1]], [0, 1]))
     (resized,) = Loader(data, batch_size=2, size=8, workers=workers)  # decoded one by one
     assert resized.images.shape == (2, 3, 8, 8)
-    part = subset(data, [1])
+    part = Subset(data, [1])
     (one,) = Loader(part, batch_size=2, size=16, workers=workers)
     assert one.names == (data[1].name,)
     assert one.indices.tolist() == [0]
@@ -461,7 +461,7 @@ def test_broken_records_are_left_out_and_named(tmp_path):
 
 def test_a_dataset_without_an_image_is_refused(scenes):
     with pytest.raises(DataError, match=r"holds no image\. Name a dataset that holds some"):
-        next(image_batches(subset(scenes, []), size=32, fit="squash"))
+        next(image_batches(Subset(scenes, []), size=32, fit="squash"))
 
 
 def test_a_tensor_is_let_through_if_it_holds_images(scenes):

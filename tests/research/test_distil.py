@@ -26,7 +26,7 @@ from distil import (
 from images import ImagePool, cache_views, read_images, resized
 from networks import load_network
 from strop.data import ScenesDataset
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.errors import ConfigError, DataError, TeacherError, TrainingError
 from strop.model.teacher import ARCHITECTURES, load_teacher
 from strop.progress import no_progress
@@ -371,7 +371,7 @@ def test_images_of_other_sizes_or_types_are_refused(pictures):
         with pytest.raises(DataError, match=r"Give uint8 of shape \(n, 3, 64, 64\)"):
             read(images)
     with pytest.raises(DataError, match="holds no image"):
-        read(subset(ScenesDataset(1, size=64), []))
+        read(Subset(ScenesDataset(1, size=64), []))
 
 
 def test_views_stay_within_range_and_differ(pictures):

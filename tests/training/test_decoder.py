@@ -7,7 +7,7 @@ import torch
 from tiny_training import tiny_config
 
 from strop.data import ScenesDataset
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.errors import DataError, TrainingError
 from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig
@@ -85,7 +85,7 @@ def test_images_of_another_kind_are_a_named_error(tokenizer):
 
 def test_an_empty_dataset_is_a_named_error(tokenizer):
     with pytest.raises(DataError, match="holds no image"):
-        train_decoder(tokenizer, subset(ScenesDataset(1, size=32), []), steps=1)
+        train_decoder(tokenizer, Subset(ScenesDataset(1, size=32), []), steps=1)
 
 
 def test_ssim_knows_equal_images_from_noise():

@@ -9,7 +9,7 @@ import torch
 from tiny_training import K, smooth_pictures, tiny_config, tiny_fields, tiny_preset
 
 from strop.data import ScenesDataset
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.errors import ConfigError, DataError, ModelError, TrainingError
 from strop.model.checkpoint import load_folder
 from strop.model.length_head import LengthHeadConfig
@@ -189,7 +189,7 @@ def test_images_of_another_kind_are_a_named_error(tokenizer):
 
 def test_an_empty_dataset_is_a_named_error(tokenizer):
     with pytest.raises(TrainingError, match="There are 0 images"):
-        train_lengths(tokenizer, subset(ScenesDataset(1, size=64), []))
+        train_lengths(tokenizer, Subset(ScenesDataset(1, size=64), []))
 
 
 @pytest.mark.gpu

@@ -63,62 +63,59 @@ def pack_dataset(
                 f"{target} already exists ({found(target)}).",
                 "Give a new folder, or remove this one.",
             )
-        return _pack(spec, target, work, size, fit, workers, progress)
-
-
-def _pack(
-    spec: str, target: Path, work: Path, size: int, fit: Fit, workers: int, progress: Progress
-) -> PackReport:
-    """Pack into the locked folder `work` and move it to `target`."""
-    dataset = open_dataset(spec)
-    files = of_dataset(dataset)
-    settings = {"spec": spec, "size": size, "fit": fit, "records": len(dataset), "files": files}
-    done = _resume(work, settings)
-    # "exact" gives the pixels that encoding the file gives.
-    loader = Loader(
-        dataset,
-        batch_size=64,
-        size=size,
-        fit=fit,
-        resize="exact",
-        workers=workers,
-        pin_memory=False,
-    )
-    loader.restore({"epoch": 0, "position": done["position"], "records": len(dataset)})
-    loader.broken.update({int(index): reason for index, reason in done["broken"].items()})
-    with closing(_Writer(work, done)) as writer:
+        dataset = open_dataset(spec)
+        records = len(dataset)
+        settings = {"spec": spec, "size": size, "fit": fit, "records": records}
+        settings["files"] = of_dataset(dataset)
+        done = _resume(work, settings)
         saved = done["position"]
-        for batch in loader:
-            writer.write(batch)
-            position = loader.position if loader.epoch == 0 else len(dataset)
-            if position - saved >= _SAVE_EVERY:
-                writer.save({"settings": settings, "position": position, "broken": loader.broken})
-                saved = position
-            progress("packing", position, len(dataset))
-        parts = writer.parts
-    if not parts:
-        raise DataError(f"{spec} has no record that could be packed.", "Run `strop data check`.")
-    with (work / RECORDS).open("rb") as records:
-        offsets = np.cumsum([0, *map(len, records)])
-    offsets.astype("<i8").tofile(work / OFFSETS)
-    meta = {
-        **settings,
-        "name": dataset.name,
-        "count": len(offsets) - 1,
-        "parts": parts,
-        "classes": list(dataset.classes),
-        "label_names": list(dataset.label_names),
-        "broken": loader.broken,
-    }
-    write_json(work / META, KIND, VERSION, meta)
-    if target.exists():
-        target.rmdir()
-    work.rename(target)
-    (target / LOCK).unlink()
-    (target / _PROGRESS).unlink()  # last: it marks the folder as a packing folder
-    written = PackedDataset(target)
+        # "exact" gives the pixels that encoding the file gives.
+        loader = Loader(
+            dataset,
+            batch_size=64,
+            size=size,
+            fit=fit,
+            resize="exact",
+            workers=workers,
+            pin_memory=False,
+        )
+        loader.restore({"epoch": 0, "position": saved, "records": records})
+        loader.broken.update({int(index): reason for index, reason in done["broken"].items()})
+        with closing(_Writer(work, done)) as writer:
+            for batch in loader:
+                writer.write(batch)
+                position = loader.position if loader.epoch == 0 else records
+                if position - saved >= _SAVE_EVERY:
+                    writer.save(
+                        {"settings": settings, "position": position, "broken": loader.broken}
+                    )
+                    saved = position
+                progress("packing", position, records)
+        if not writer.parts:
+            raise DataError(
+                f"{spec} has no record that could be packed.", "Run `strop data check`."
+            )
+        with (work / RECORDS).open("rb") as lines:
+            offsets = np.cumsum([0, *map(len, lines)])
+        offsets.astype("<i8").tofile(work / OFFSETS)
+        meta = {
+            **settings,
+            "name": dataset.name,
+            "count": len(offsets) - 1,
+            "parts": writer.parts,
+            "classes": list(dataset.classes),
+            "label_names": list(dataset.label_names),
+            "broken": loader.broken,
+        }
+        write_json(work / META, KIND, VERSION, meta)
+        if target.exists():
+            target.rmdir()
+        work.rename(target)
+        (target / LOCK).unlink()
+        (target / _PROGRESS).unlink()  # last: it marks the folder as a packing folder
     total = sum(entry.stat().st_size for entry in target.iterdir())
-    return PackReport(target, len(written), size, tuple(parts), total, loader.broken)
+    count = len(PackedDataset(target))
+    return PackReport(target, count, size, tuple(writer.parts), total, loader.broken)
 
 
 def _resume(work: Path, settings: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from strop.data.packed import PackedDataset
 from strop.data.record import Dataset, check_dataset
 from strop.data.rendered import scenes
 from strop.data.shards import ShardDataset
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.data.tables import HuggingFaceTable, LanceTable, ParquetDataset
 from strop.errors import DataError, did_you_mean, parsing
 from strop.files import PathLike
@@ -146,7 +146,7 @@ def _open(spec: str) -> Dataset:
         raise DataError(
             f"{spec} leaves nothing of {len(dataset)} records.", "Lower skip or raise limit."
         )
-    return subset(dataset, range(skip, end))
+    return Subset(dataset, range(skip, end))
 
 
 def _has_query(rest: str) -> bool:

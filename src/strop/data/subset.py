@@ -55,8 +55,3 @@ class Subset:
     def _batch(self, indices: Sequence[int]) -> Batch:
         batch = self._dataset.batch([self._indices[index] for index in indices])
         return replace(batch, indices=torch.tensor(indices, dtype=torch.int64))
-
-
-def subset(dataset: Dataset, indices: Sequence[int]) -> Subset:
-    """The records of `dataset` at `indices`, in that order, as a dataset."""
-    return Subset(dataset, indices)

@@ -130,20 +130,12 @@ def direct(surface: Surface, lamp: Lights, seen: Tensor) -> Vector:
     # The lamps are summed first, because the other factors do not depend on their colour.
     return each(
         lambda power, albedo: (
-            _over_lamps(power, matte) * torch.where(surface.metal, 0.0, albedo / math.pi)
-            + _over_lamps(power, shine) * torch.where(surface.metal, albedo, 1.0)
+            (power[..., None] * matte).sum(1) * torch.where(surface.metal, 0.0, albedo / math.pi)
+            + (power[..., None] * shine).sum(1) * torch.where(surface.metal, albedo, 1.0)
         ),
         lamp.power,
         surface.albedo,
     )
-
-
-def _over_lamps(power: Tensor, amount: Tensor) -> Tensor:
-    """(B, L) and (B, L, N) to (B, N)."""
-    total = power[:, :1] * amount[:, 0]
-    for index in range(1, amount.shape[1]):
-        total = total + power[:, index : index + 1] * amount[:, index]
-    return total
 
 
 def surroundings(surface: Surface, solid: Solids, albedo: Vector) -> tuple[Tensor, Vector]:

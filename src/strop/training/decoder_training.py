@@ -13,7 +13,7 @@ from torch import Tensor
 from strop.data.loader import Loader, checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.errors import TrainingError
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.interpreter import prefix_mask
@@ -115,7 +115,7 @@ def train_decoder(
     tokenizer.about["decoder"] = f"trained afterwards, {steps:,} steps of {batch} images"
     if not len(held):
         return {}
-    images = source[held] if isinstance(source, Tensor) else subset(source, held.tolist())
+    images = source[held] if isinstance(source, Tensor) else Subset(source, held.tolist())
     size, fit_to = config.image_size, config.fit
     batches = image_batches(images, size=size, fit=fit_to, batch=16, device=device)
     return measure_decoder(tokenizer, batches)
@@ -211,7 +211,7 @@ def _batches(
             yield source[kept[order.rows(step)].to(source.device)].to(device)
             step += 1
     loader = Loader(
-        subset(source, kept.tolist()),
+        Subset(source, kept.tolist()),
         batch_size=batch,
         size=config.image_size,
         fit=config.fit,

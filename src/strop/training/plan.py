@@ -12,7 +12,7 @@ import torch
 
 from strop.curriculum import scaled
 from strop.data.spec import open_dataset
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.model.teacher import describe_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
@@ -83,7 +83,7 @@ def describe_data(
     shown = None if validation is None else open_dataset(validation)
     kept, held = split(len(dataset), preset.training.held_out if shown is None else 0)
     training = fitting(preset.training, len(kept), Workers(), warnings.warn)
-    FieldComputer(model, training, device, report=warnings.warn).plain(subset(dataset, [0]))
+    FieldComputer(model, training, device, report=warnings.warn).plain(Subset(dataset, [0]))
     field = model.grid**2 * model.teacher.width * 2
     return replace(preset, model=model, training=training), {
         "training images": len(kept),

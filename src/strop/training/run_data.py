@@ -15,7 +15,7 @@ from strop import identity
 from strop.data.loader import image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset, parse_spec
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.device import to_device_if_fits
 from strop.errors import TeacherError, TrainingError
 from strop.files import PathLike
@@ -108,7 +108,7 @@ def open_data(
         """The fields of unchanged images, (n, S, d_enc)."""
         if isinstance(source, Tensor):
             return source[indices.to(source.device), 0]
-        return computer.plain(subset(source, indices.tolist()))
+        return computer.plain(Subset(source, indices.tolist()))
 
     if fields is not None:  # without broken images
         source = fields
@@ -127,7 +127,7 @@ def open_data(
         loader = CachedFieldLoader(resident, training, workers, device=device, kept=kept)
     else:
         loader = OnlineFieldLoader(
-            subset(source, kept.tolist()),
+            Subset(source, kept.tolist()),
             compiled_teacher(
                 computer.teacher,
                 device.type == "cuda" and training.compile != "off",

@@ -20,7 +20,7 @@ from strop.analysis.probes.representations import DIFFERENCES, NAMES, representa
 from strop.analysis.subject import Subject, check_disjoint
 from strop.data import ScenesDataset
 from strop.data.spec import open_dataset
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.errors import ConfigError, DataError
 
 SCENES = ScenesDataset(n=20, seed=1, size=64)
@@ -171,7 +171,7 @@ def test_representations_have_no_gradient(subject):
 
 def test_dinov3_from_images(tokenizer, scenes):
     train, val = scenes
-    subject = subject_of(tokenizer, train, subset(val, range(2)))
+    subject = subject_of(tokenizer, train, Subset(val, range(2)))
     before = digest(tokenizer)
     for module in (segmentation, depth):
         _, result = run(module, subject, protocol="dinov3")
@@ -183,7 +183,7 @@ def test_dinov3_from_images(tokenizer, scenes):
     with pytest.raises(ConfigError, match="no multi-label probe"):
         run(multilabel, subject, protocol="dinov3")
     with pytest.raises(DataError, match="also trained on"):
-        run(segmentation, subject_of(tokenizer, val, subset(val, [1])), protocol="dinov3")
+        run(segmentation, subject_of(tokenizer, val, Subset(val, [1])), protocol="dinov3")
 
 
 # Refusals.
@@ -220,7 +220,7 @@ def test_an_image_in_both_sets_is_refused_whatever_its_name(images):
 def test_probes_on_a_shared_image_are_refused(tokenizer, scenes):
     train, _ = scenes
     with pytest.raises(DataError, match="also trained on"):
-        run(segmentation, subject_of(tokenizer, train, subset(train, [3, 5])))
+        run(segmentation, subject_of(tokenizer, train, Subset(train, [3, 5])))
 
 
 @pytest.mark.shared
