@@ -21,12 +21,14 @@ import strop
 from strop.analysis.alignment import evaluate_model
 from strop.analysis.evaluate import evaluate
 from strop.analysis.frame import run_study
+from strop.analysis.prior import load_prior
 from strop.data import open_dataset
 from strop.data.loader import Loader
 from strop.data.record import Record
 from strop.data.transforms import fit_record
 from strop.errors import DataError, StropError
 from strop.images import fit_square, read_image, read_square, save_image
+from strop.metrics import cosine, r2
 from strop.model.length_head import LengthHeadConfig
 from strop.training.preset import load_preset
 
@@ -62,6 +64,11 @@ MISTAKES = {
         lambda m: strop.train("strop-xs", TensorDataset(torch.zeros(4, 3, 8, 8))),
         f"A TensorDataset {A_DATASET}",
     ),
+    "an object without classes": (
+        lambda m: open_dataset(SimpleNamespace(name="a")),
+        "For a dataset of your own, add classes, label_names, __len__, __getitem__",
+    ),
+    "pixels as a record": (lambda m: fit_record(record().image, 32), "A Tensor is not a record"),
     "a number as a preset": (
         lambda m: strop.train(5, "a"),
         "An int is not a preset",
@@ -134,6 +141,15 @@ MISTAKES = {
         lambda m: m.tok.save_pretrained(m.folder / "m", dtype=torch.int8),
         r"dtype is torch\.int8\. Give one of float32, float16, bfloat16",
     ),
+    "two types": (
+        lambda m: strop.load(m.model, dtype="fp16", torch_dtype="bf16"),
+        "dtype was given under two names",
+    ),
+    "two devices": (
+        lambda m: strop.load(m.model, device="cpu", device_map="cuda"),
+        "device or a dtype was given under two names",
+    ),
+    "an empty name": (lambda m: strop.load(""), "There is no model ''"),
     "loading as integers": (lambda m: strop.load(m.model, dtype="int8"), "dtype is 'int8'"),
     "a name with blanks": (lambda m: m.tok.push_to_hub("a b c"), "'a b c' is no name on the hub"),
     "moving a model": (lambda m: m.tok.to("cuda"), UNKNOWN_GPU),
@@ -184,6 +200,26 @@ MISTAKES = {
         lambda m: m.program[0, 1],
         r"\(0, 1\) is not a row\. .* a list, program\[\[0, 1\]\], .* program\.codes\[0, 1\]",
     ),
+    "names that are numbers": (lambda m: m.program.named(range(len(m.program))), "one text per"),
+    "a letter for each name": (lambda m: m.program.named("abcdef"[: len(m.program)]), "1 names"),
+    "qualities in a list": (
+        lambda m: strop.Program(**{**vars(m.program), "quality": [0.9]}),
+        "A list is not a tensor of qualities",
+    ),
+    "a row of True": (lambda m: m.program[True], "True is not a row"),
+    "a name as a prior": (lambda m: m.program.entropy_bits("photos"), "'photos' is not a prior"),
+    "a model as a prior": (lambda m: load_prior(m.tok), "A Tokenizer is not the name of a model"),
+    "no samples": (lambda m: load_prior("scenes").sample(0), "count is 0"),
+    "codes to a prior": (
+        lambda m: load_prior("scenes").surprise(m.program.codes),
+        "A Tensor is not a program",
+    ),
+    "arrays as fields": (
+        lambda m: cosine(m.tok.interpret(m.program).numpy(), m.tok.field(m.images)),
+        "An ndarray is not a field",
+    ),
+    "programs as fields": (lambda m: r2(m.program, m.program), "A Program is not a field"),
+    "a dtype as a device": (lambda m: m.program.to(torch.float16), "no device torch.float16"),
     "ids as text": (lambda m: m.program.to_lm(bos="<s>"), "'<s>' is not the id of a token"),
     "joining numbers": (lambda m: strop.Program.cat([1]), "An int is not a program"),
 }
@@ -284,7 +320,15 @@ def test_collections_of_images_are_their_images(made):
         assert made.tok.encode(named).names == tuple(paths)
 
 
+def test_rows_turn_round_and_generators_join(made):
+    rows = made.program[::-1]
+    assert rows == strop.Program.cat(made.program[[row]] for row in range(len(rows))[::-1])
+    assert rows[::-1].codes.tolist() == made.program.codes.tolist()
+
+
 def test_numbers_of_numpy_count(made):
+    mean = made.tok.encode(made.images, mean_length=torch.tensor(4.0))
+    assert mean == made.tok.encode(made.images, mean_length=4)
     four = np.int64(4)
     assert loader(made, batch_size=four, size=four).size == 4
     assert load_preset("strop-nano", {"training.batch": four}).training.batch == 4

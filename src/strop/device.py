@@ -24,7 +24,7 @@ def check_device(device: str | torch.device | None) -> str | torch.device | None
         return None
     try:
         wanted = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ConfigError(f"There is no device {device!r}.", "Give cpu or cuda.") from error
     if wanted.type not in ("cpu", "cuda"):  # torch knows more, but strop is not tested on them
         raise ConfigError(f"strop does not run on {device!r}.", "Give cpu or cuda.")

@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.errors import ModelError
+from strop.errors import ModelError, expect
 
 
 def r2(predicted: Tensor, target: Tensor) -> Tensor:
     """R² of fields `(B, S, d)`, the total taken about one scalar mean: the paper's figures."""
-    return _explained(predicted, target, target.double().mean())
+    return _explained(predicted, target, None)
 
 
 def r2_centred(predicted: Tensor, target: Tensor) -> Tensor:
     """R² of fields `(B, S, d)`, the total taken about each channel's mean: the harder one."""
-    return _explained(predicted, target, target.double().mean(dim=(0, 1)))
+    return _explained(predicted, target, (0, 1))
 
 
 def cosine(predicted: Tensor, target: Tensor) -> Tensor:
@@ -28,13 +28,16 @@ def cosine(predicted: Tensor, target: Tensor) -> Tensor:
     return F.cosine_similarity(predicted, target, dim=-1).double().mean()
 
 
-def _explained(predicted: Tensor, target: Tensor, mean: Tensor) -> Tensor:
+def _explained(predicted: Tensor, target: Tensor, averaged: tuple[int, ...] | None) -> Tensor:
     _check_same_shape(predicted, target)
+    mean = target.double().mean(dim=averaged)
     residual = (predicted - target).double().square().sum()
     return 1 - residual / (target.double() - mean).square().sum()
 
 
 def _check_same_shape(predicted: Tensor, target: Tensor) -> None:
+    for field in (predicted, target):
+        expect(field, Tensor, "a field", ModelError, "Compare what `interpret` and `field` return.")
     if predicted.shape != target.shape:
         raise ModelError(
             f"Fields of shapes {tuple(predicted.shape)} and {tuple(target.shape)} were compared.",

@@ -6,11 +6,11 @@ import html
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ _LISTS = ("codes", "rest", "erased")
 _DIGEST = b"strop.digest"
 
 
+@runtime_checkable
 class CodeLengths(Protocol):
     """A prior over programs: see `strop.analysis.prior.Prior`."""
 
@@ -99,6 +100,8 @@ class Program:
 
         The prior of a model comes from `strop.analysis.prior.load_prior`.
         """
+        remedy = "Load one with `strop.analysis.prior.load_prior`."
+        expect(prior, CodeLengths, "a prior", ProgramError, remedy)
         return prior.bits(self)
 
     def __len__(self) -> int:
@@ -113,13 +116,14 @@ class Program:
             raise ProgramError(
                 "This is a single program, which has no rows.", "Read `program.codes` instead."
             )
-        if isinstance(index, tuple):
+        if isinstance(index, tuple | bool):
             remedy = "Pick rows with a list, program[[0, 1]], and codes with program.codes[0, 1]."
             raise ProgramError(f"{index!r:.60} is not a row.", remedy)
         rows = torch.arange(len(self))
+        if isinstance(index, slice):  # a tensor takes no negative step
+            index = torch.tensor(range(len(self))[index], dtype=torch.int64)
         try:
-            wanted = index if isinstance(index, slice) else torch.as_tensor(index, device="cpu")
-            picked = rows[wanted]
+            picked = rows[torch.as_tensor(index, device="cpu")]
         except (IndexError, TypeError, RuntimeError, ValueError) as error:
             raise ProgramError(
                 f"There is no row {index!r}.", f"The rows of this batch are 0 to {len(self) - 1}."
@@ -160,11 +164,12 @@ class Program:
 
     def named(self, names: Sequence[str]) -> Program:
         """The same programs, with the names of the images they came from."""
-        return replace(self, names=tuple(names))
+        return replace(self, names=(names,) if isinstance(names, str) else tuple(names))
 
     @staticmethod
-    def cat(programs: Sequence[Program]) -> Program:
+    def cat(programs: Iterable[Program]) -> Program:
         """Join batches of the same model and K, in order."""
+        programs = list(programs)
         if not programs:
             raise ProgramError("There is nothing to join.", "Give at least one program.")
         for each in programs:
@@ -484,6 +489,8 @@ class Program:
                 f"erased is {self.erased.dtype} of shape {tuple(self.erased.shape)}.",
                 "Give a bool tensor of the codes' shape.",
             )
+        if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names):
+            raise ProgramError(f"names is {self.names!r:.60}.", "Give one text per program.")
         if self.names and len(self.names) != self.lengths.numel():
             raise ProgramError(
                 f"There are {len(self.names)} names for {self.lengths.numel()} programs.",
@@ -494,12 +501,13 @@ class Program:
                 f"The codebook size is {self.codebook_size!r:.60}.",
                 "Give a positive whole number of 31 bits.",
             )
+        remedy = "Give a float32 number per program, or none."
+        expect(self.quality, Tensor | None, "a tensor of qualities", ProgramError, remedy)
         if self.quality is not None and (
             self.quality.shape != self.lengths.shape or self.quality.dtype != torch.float32
         ):
             raise ProgramError(
-                f"quality is {self.quality.dtype} of shape {tuple(self.quality.shape)}.",
-                "Give a float32 number per program, or none.",
+                f"quality is {self.quality.dtype} of shape {tuple(self.quality.shape)}.", remedy
             )
         check_range(self.lengths, 1, self.capacity, "length")
         check_range(self.codes, 0, self.codebook_size - 1, "code")

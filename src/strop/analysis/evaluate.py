@@ -110,6 +110,7 @@ def evaluate(
     Whatever can be refused is refused before any work.
     """
     check_tokenizer(tokenizer)
+    data, train, suites = ([it] if isinstance(it, str) else it for it in (data, train, suites))
     splits = open_splits(data, train)
     for length in probe_lengths:
         check_range(torch.tensor(length), 1, tokenizer.config.max_length, "length")

@@ -12,6 +12,7 @@ any order, and a range coder gets the same frequencies wherever it runs.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from strop.analysis.range_coder import TOTAL, WORD
 from strop.config import in_range
-from strop.errors import FormatError, ModelError, ProgramError, parsing
+from strop.errors import FormatError, ModelError, ProgramError, expect, parsing
 from strop.files import PathLike, check_format, format_tag
 from strop.model.checkpoint import find_folder
 from strop.program import Program
@@ -125,6 +126,7 @@ class Prior:
 
     def check(self, program: Program) -> Program:
         """The programs as a batch on the CPU; `ProgramError` if they are not of this prior."""
+        expect(program, Program, "a program", ProgramError, "Give what `encode` returns.")
         rows = program.to("cpu").as_batch()
         if (rows.codebook_size, rows.capacity) != (self.codebook_size, self.capacity):
             raise ProgramError(
@@ -197,6 +199,7 @@ def from_triangle(rows: Tensor, capacity: int) -> Tensor:
 
 def load_prior(path: PathLike) -> Prior:
     """A file of `Prior.to_bytes`, or that of a model by its name or folder."""
+    expect(path, str | os.PathLike, "the name of a model", ModelError, "Give its name or folder.")
     file = Path(path)
     if not file.is_file():
         file = find_folder(path) / FILE

@@ -129,7 +129,10 @@ class Dataset(Protocol):
 
 def check_dataset(value: object) -> Dataset:
     """`value` if it is a dataset; `DataError` otherwise."""
-    remedy = "Open one with `strop.data.open_dataset`: it takes specs such as folder:/photos."
+    members = ("name", "classes", "label_names", "__len__", "__getitem__")
+    lacking = [member for member in members if not hasattr(value, member)]
+    remedy = "Open one with `strop.data.open_dataset`: it takes specs such as folder:/photos. "
+    remedy += f"For a dataset of your own, add {', '.join(lacking)}."
     expect(value, Dataset, "a dataset", DataError, remedy)
     return cast("Dataset", value)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from strop.config import typed
 from strop.data.decode import nearest
 from strop.data.record import VOID, Record
+from strop.errors import DataError, expect
 from strop.images import Fit, check_square, content_box, fit_square, source_box
 
 Resize = Literal["exact", "fast"]
@@ -25,6 +26,7 @@ def fit_record(record: Record, size: int, fit: Fit = "squash", resize: Resize = 
     than one grey level. With `pad`, `valid` is False in the padding, where masks are `VOID`,
     instances 0 and depth 0.
     """
+    expect(record, Record, "a record", DataError, "`strop.images.fit_square` takes pixels.")
     check_square(size, fit)
     typed(Resize, resize, "resize")
     height, width = record.image.shape[1:]

@@ -69,6 +69,11 @@ def load(
     As in transformers, `device_map` is one device, or "auto", and `torch_dtype` is `dtype`. The
     other options are those of `huggingface_hub.snapshot_download`.
     """
+    if None not in (dtype, torch_dtype) or None not in (device, device_map):
+        raise ConfigError(
+            "A device or a dtype was given under two names.",
+            "Give `device` or `device_map`, and `dtype` or `torch_dtype`.",
+        )
     precision = precision_of(torch_dtype if dtype is None else dtype)
     if isinstance(device_map, dict):
         raise ModelError("device_map is a dict.", "A tokenizer is on one device: name that.")
@@ -107,7 +112,7 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
     path = expand(name)
     if text in models:
         return BUNDLED / text
-    if path.is_dir():
+    if path.is_dir() and text:  # no name is not the current folder
         return path
     if (BUNDLED / text / CONFIG).is_file():
         raise ModelError(f"{text!r} is a bundled teacher, not a model.", "Give it to --teacher.")

@@ -48,7 +48,10 @@ class LengthRule:
 
     def __post_init__(self) -> None:
         for name in ("quality", "confidence", "mean_length", "tolerance"):
-            _check_number(name, getattr(self, name))
+            value = getattr(self, name)
+            if isinstance(value, Tensor) and value.numel() == 1:
+                object.__setattr__(self, name, value := value.item())
+            _check_number(name, value)
         if not isinstance(self.verify, bool):
             raise ProgramError(f"verify is {self.verify!r:.60}.", "Give True or False.")
         goals = [name for name in ("length", "quality", "mean_length") if self._given(name)]
@@ -223,7 +226,7 @@ def measured_lengths(
 
 
 def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real | Tensor | None):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | None):
         raise ProgramError(f"{name} is {value!r:.60}.", "Give a number.")
 
 

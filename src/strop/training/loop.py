@@ -23,7 +23,7 @@ from strop.data.record import Dataset
 from strop.device import choose_device, describe_machine, to_device
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
-from strop.model.checkpoint import load_folder
+from strop.model.checkpoint import load
 from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.progress import Progress, no_progress, shown
@@ -115,7 +115,8 @@ def train(
                 at the start and keeps them in (GPU) memory; None runs the teacher in every step
     teacher     replaces the teacher of the preset
     resume      continue from the last complete checkpoint in `out`, if there is one
-    init        a model whose weights are copied; parts of another shape are initialised
+    init        a model, or its name, whose weights are copied; parts of another shape are
+                initialised
     tokenizer   a model to train, for example with a custom quantizer. Its config replaces the
                 preset's model, and a trained codebook is kept
     extra_loss  a further term of the loss; see `Interpretation` for its input
@@ -190,7 +191,7 @@ def train(
         if tokenizer is None:
             tokenizer = Tokenizer(preset.model, teacher_digest=run_data.teacher_digest)
             if init is not None:
-                source = init if isinstance(init, Tokenizer) else load_folder(init)
+                source = init if isinstance(init, Tokenizer) else load(init, device="cpu")
                 warm_start(tokenizer, source)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())

@@ -166,7 +166,8 @@ def fitting(
     if report is not None:
         report(
             f"There are {images} training images, fewer than a batch of {training.batch}: batches "
-            f"have {batch} images. For few images see the preset strop-xs-few."
+            f"have {batch} images."
+            + ("" if training.batch <= 32 else " For few images see the preset strop-xs-few.")
         )
     return replace(training, batch=batch)
 
