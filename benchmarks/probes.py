@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from strop.analysis.probes.depth import DepthTask
 from strop.analysis.probes.multilabel import MultilabelTask
 from strop.analysis.probes.probe import Task, fit_on, measured, required
 from strop.analysis.probes.protocol import find_protocol
-from strop.analysis.probes.representations import SEQUENCES, representations
+from strop.analysis.probes.representations import DIFFERENCES, SEQUENCES, representations
 from strop.analysis.probes.segmentation import SegmentationTask
 from strop.analysis.subject import Subject
 from strop.data.spec import open_dataset
@@ -45,14 +46,17 @@ SETS = {
 }
 """Datasets to score and to train on."""
 OF_MODEL = {"photos": ("voc", "cityscapes", "nyuv2"), "scenes": ("scenes",)}
-DIFFERENCES = {
-    ("program", "constant"): "a set of codes, over the constant prediction",
-    ("program", "place"): "a set of codes, over the place alone",
-    ("raw", "program"): "lost by rounding to codes",
-    ("program-sequence", "program-shuffled"): "carried by the order",
-    ("latent", "program-sequence"): "lost by a small reader",
-}
 SHARES = (("program-sequence", "latent"), ("latent", "teacher"))
+
+
+@contextmanager
+def each_in(processes: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """`map` in so many processes."""
+    if processes == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield pool.map
 
 
 class Job(NamedTuple):
@@ -140,8 +144,9 @@ def summarised(
     return {**found._asdict(), "seeds": [statistic(*seed) for seed in seeds]}
 
 
-def table_of(suite: str, protocol: str, found: list[dict[str, Any]], draws: int) -> dict[str, Any]:
+def table_of(what: tuple[dict[str, str], str, str, list[dict[str, Any]], int]) -> dict[str, Any]:
     """Scores, differences and shares of one dataset, suite and protocol, over all seeds."""
+    specs, suite, protocol, found, draws = what
     name, statistic, factor = headline(suite)
     by_seed = [each["sums"][suite, protocol] for each in found]
 
@@ -149,6 +154,7 @@ def table_of(suite: str, protocol: str, found: list[dict[str, Any]], draws: int)
         return summarised(function, [tuple(s[name] for name in names) for s in by_seed], draws)
 
     return {
+        **specs,
         "suite": suite,
         "protocol": protocol,
         "metric": name,
@@ -194,30 +200,29 @@ def main() -> None:
     parser.add_argument("--name", help="of the model in the result; default: MODEL")
     arguments = parser.parse_args()
     began = time.perf_counter()
-    jobs = []
+    suites, protocols = tuple(arguments.suites), tuple(arguments.protocols)
+    sets, jobs = [], []
     for name in arguments.sets or OF_MODEL[arguments.model]:
         specs = [spec.format(shared=arguments.shared) for spec in SETS[name]]
         if arguments.limit:
             specs = [f"{spec}&limit={arguments.limit}" for spec in specs]
-        suites, protocols = tuple(arguments.suites), tuple(arguments.protocols)
         for seed in arguments.seeds:
             jobs.append(Job(arguments.model, *specs, suites, protocols, seed, arguments.workers))
+        public = (spec.replace(f"{arguments.shared}/data/", "") for spec in specs)
+        sets.append(dict(zip(("data", "train"), public, strict=True)))
     processes = arguments.jobs or (len(jobs) if device().type == "cuda" else 1)
-    if processes == 1:
-        results = list(map(run, jobs))
-    else:
-        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            results = list(pool.map(run, jobs))
-    rows = []
-    for at in range(0, len(jobs), len(arguments.seeds)):
-        found = results[at : at + len(arguments.seeds)]
-        for suite in arguments.suites:
-            for protocol in arguments.protocols:
-                row = table_of(suite, protocol, found, arguments.draws)
-                data = jobs[at].data.replace(f"{arguments.shared}/data/", "")
-                train = jobs[at].train.replace(f"{arguments.shared}/data/", "")
-                rows.append({"data": data, "train": train, **row})
-                show(rows[-1])
+    with each_in(processes) as every:
+        results = list(every(run, jobs))
+        count = len(arguments.seeds)
+        tables = [
+            (sets[at // count], suite, protocol, results[at : at + count], arguments.draws)
+            for at in range(0, len(jobs), count)
+            for suite in suites
+            for protocol in protocols
+        ]
+        rows = list(every(table_of, tables))
+    for row in rows:
+        show(row)
     name = arguments.name or arguments.model
     seconds = time.perf_counter() - began
     about = {"model": name, "codes": results[0]["codes"], "seconds": seconds, "rows": rows}

@@ -791,27 +791,36 @@ def entropy() -> str:
     return "\n\n".join([*parts, *([text, table(header, rows)] if rows else [])])
 
 
+FORMS = {
+    "representations": "{value:.1f} ({low:.1f} to {high:.1f})",
+    "differences": "{value:+.1f} ({low:+.1f} to {high:+.1f})",
+    "shares": "{value:.2f} ({low:.2f} to {high:.2f})",
+}
+
+
 def probes() -> str:
-    """mIoU of the strong probes, and its differences."""
+    """mIoU of probes on every representation, its differences and shares, by protocol."""
     blocks = []
-    for path in sorted((RESULTS / "probes").glob("*/*/segmentation.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-
-        def scored(each: dict[str, Any], form: str) -> str:
-            value, (low, high) = each["values"]["miou"], each["intervals"]["miou"]
-            return f"{value:{form}} ({low:{form}} to {high:{form}})"
-
-        rows = [
-            [f"`{name}`", scored(each, ".1f")] for name, each in found["representations"].items()
-        ]
-        rows += [[name, scored(each, "+.1f")] for name, each in found["differences"].items()]
-        title = (
-            f"mIoU in % of `{found['model']['name']}` on `{label(found['data'])}`, protocol "
-            f"`{found['protocol']}`, {found['train_images']:,} training images:"
-        )
-        blocks += [title, table(["", "mIoU"], rows)]
-    command = "strop eval MODEL --suite segmentation --protocol strong"
-    return "\n\n".join(blocks) or f"Not measured yet: run `{command}`."
+    for path in sorted(RESULTS.glob("probes_*.json")):
+        found = result(path.stem)
+        for protocol in dict.fromkeys(row["protocol"] for row in found["rows"]):
+            columns = [
+                row
+                for row in found["rows"]
+                if (row["suite"], row["protocol"]) == ("segmentation", protocol)
+            ]
+            rows = []
+            for kind, form in FORMS.items():
+                for name in columns[0][kind]:
+                    cells = [form.format(**each[kind][name]) for each in columns]
+                    rows.append([f"`{name}`" if kind == "representations" else name, *cells])
+            seeds = len(next(iter(columns[0]["representations"].values()))["seeds"])
+            title = (
+                f"`{found['model']}`, protocol `{protocol}`, mIoU in %, mean of {seeds} seeds with "
+                "intervals over images:"
+            )
+            blocks += [title, table(["", *(f"`{label(each['data'])}`" for each in columns)], rows)]
+    return "\n\n".join(blocks) or "Not measured yet: run `python benchmarks/probes.py photos`."
 
 
 def ladder() -> str:

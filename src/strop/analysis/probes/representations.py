@@ -26,12 +26,13 @@ NAMES = (*FLOORS, "teacher", "latent", "program", "raw", "program-sequence", "pr
 SEQUENCES = ("program-sequence", "program-shuffled")
 DIFFERENCES = (
     ("latent", "program-sequence"),
+    ("program", "constant"),
     ("program", "place"),
     ("raw", "program"),
     ("program-sequence", "program-shuffled"),
 )
-"""Pairs whose difference is reported: what a reader of tokens misses, what a set of codes tells of
-an image, what rounding to codes costs, and what their order carries."""
+"""Pairs whose difference is reported: what a reader of tokens misses, what a set of codes tells
+beyond no input and beyond the place, what rounding to codes costs, and what their order carries."""
 _CHUNK = 256
 
 
