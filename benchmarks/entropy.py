@@ -1,6 +1,7 @@
 """Entropy-coded programs: bytes of the range coder, and R² beside PCA of as many coded bits.
 
-    python benchmarks/entropy.py photos --data SPEC --fit SPEC
+    python benchmarks/entropy.py photos --shared ../shared     # photographs of COCO
+    python benchmarks/entropy.py MODEL --data SPEC --fit SPEC
 
 PCA gets a coder as adaptive as the prior: all coefficients have one step, and each has a Laplace
 distribution of its own scale, times a factor that follows the coefficients before it in the image.
@@ -10,7 +11,6 @@ Scales and settings are fitted on images that the directions were not fitted on.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,10 @@ from strop.analysis.baselines.pca import Transform, joint, separable
 from strop.analysis.prior import Prior, load_prior
 from strop.analysis.program_coding import decode_programs, encode_programs
 from strop.analysis.subject import Subject
+from strop.data.loader import record_batches
+from strop.data.record import Dataset
 from strop.data.spec import open_dataset
+from strop.data.subset import subset
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
@@ -143,13 +146,20 @@ def coded(program: Program, prior: Prior) -> dict[str, Any]:
 
 
 def compare(
-    tokenizer: Tokenizer, prior: Prior, data: str, fit: str, lengths: list[int]
+    tokenizer: Tokenizer, prior: Prior, data: Dataset, fit: Dataset, lengths: list[int]
 ) -> list[dict[str, Any]]:
     """R² of programs and of PCA at the model's own lengths and at forced ones."""
-    measured, fitted_on = (
-        Subject(tokenizer=tokenizer, dataset=open_dataset(spec), data=spec) for spec in (data, fit)
+    measured = Subject(tokenizer=tokenizer, dataset=data, data=data.name)
+    fields, program = measured.fields, measured.program
+    config = tokenizer.config
+    fitted = torch.cat(
+        [
+            tokenizer.field(batch.images).cpu()
+            for batch in record_batches(
+                fit, size=config.image_size, fit=config.fit, device=tokenizer.device
+            )
+        ]
     )
-    fields, fitted, program = measured.fields, fitted_on.fields, measured.program
     mean = fitted.mean(0)
     held = len(fitted) // 4
     choosing, basis = fitted[:held] - mean, fitted[held:] - mean
@@ -179,25 +189,34 @@ def compare(
     return rows
 
 
+SHARDS = "shards:{shared}/data/coco-shards/coco2017-256-{split}-{which}.tar"
+
+
+def public(spec: str) -> str:
+    """A spec without the folders of its path."""
+    kind, _, rest = spec.partition(":")
+    return f"{kind}:{rest.rpartition('/')[2]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--data", required=True, help="images to measure on")
-    parser.add_argument("--programs", type=Path, help="their programs, if they are encoded already")
-    parser.add_argument(
-        "--fit", help="thousands of images to fit PCA on; without, only bytes are measured"
-    )
+    parser.add_argument("--shared", help="folder with COCO's shards, in place of --data and --fit")
+    parser.add_argument("--data", help="images to measure on")
+    parser.add_argument("--fit", help="images to fit PCA on; without, only bytes are measured")
+    parser.add_argument("--images", type=int, default=384, help="of --data, measured beside PCA")
+    parser.add_argument("--fit-images", type=int, default=2048, help="of --fit")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 32, 64])
     args = parser.parse_args()
+    if args.shared is not None:
+        args.data = SHARDS.format(shared=args.shared, split="val", which="000")
+        args.fit = SHARDS.format(shared=args.shared, split="train", which="*")
     tokenizer, prior = load(args.model), load_prior(args.model)
-    if args.programs is not None:
-        program = Program.load(args.programs)
-    else:
-        dataset = open_dataset(args.data)
-        program = Subject(tokenizer=tokenizer, dataset=dataset, data=args.data).program
+    dataset = open_dataset(args.data)
+    program = Subject(tokenizer=tokenizer, dataset=dataset, data=args.data).program
     result = {
         "model": args.model,
-        "data": args.data,
+        "data": public(args.data),
         "codes": tokenizer.identity.codes,
         "prior_bytes": len(prior.to_bytes()),
         "coded": coded(program, prior),
@@ -205,8 +224,15 @@ def main() -> None:
     print(result["coded"], flush=True)
     save(f"entropy_{args.model}", result)
     if args.fit is not None:
-        rates = compare(tokenizer, prior, args.data, args.fit, args.lengths)
-        save(f"entropy_{args.model}", {**result, "fit": args.fit, "rates": rates})
+        fit = open_dataset(args.fit)
+        rates = compare(
+            tokenizer,
+            prior,
+            subset(dataset, range(min(args.images, len(dataset)))),
+            subset(fit, range(min(args.fit_images, len(fit)))),
+            args.lengths,
+        )
+        save(f"entropy_{args.model}", {**result, "fit": public(args.fit), "rates": rates})
 
 
 if __name__ == "__main__":
