@@ -34,8 +34,11 @@ def kmeans(fields: Tensor, bits: float, *, seed: int) -> list[Code]:
         if layout is None:
             continue
         codebooks, codes = layout
-        blocks = _sample(to_blocks(fields, side), generator)
-        basis = _principal(blocks, seed)
+        blocks = to_blocks(fields, side)
+        drawn = torch.randperm(len(blocks), generator=generator, device=blocks.device)
+        blocks = blocks[drawn[:MOST_SAMPLES]]
+        with seeded(seed):
+            basis = torch.svd_lowrank(blocks, min(MOST_WIDTH, *blocks.shape))[2]
         fitted = _fit(blocks @ basis, codebooks, codes, generator)
         candidates.append(
             Code(
@@ -59,19 +62,6 @@ def _layout(bits: float, samples: int) -> tuple[int, int] | None:
         return None
     codebooks = math.ceil(bits / math.log2(most) - 1e-9)
     return (codebooks, int(2 ** (bits / codebooks) + 1e-9)) if codebooks <= MOST_CODEBOOKS else None
-
-
-def _sample(blocks: Tensor, generator: torch.Generator) -> Tensor:
-    """A random choice of at most MOST_SAMPLES blocks (N, D)."""
-    drawn = torch.randperm(len(blocks), generator=generator, device=blocks.device)
-    return blocks[drawn[:MOST_SAMPLES]]
-
-
-def _principal(blocks: Tensor, seed: int) -> Tensor:
-    """The first principal directions (D, at most MOST_WIDTH) of blocks (N, D)."""
-    width = min(MOST_WIDTH, *blocks.shape)
-    with seeded(seed):
-        return torch.svd_lowrank(blocks, width)[2]
 
 
 def _interpret(fields: Tensor, side: int, basis: Tensor, codebooks: list[Tensor]) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from strop.analysis.baselines.code import Code
+from strop.analysis.baselines.kmeans import lloyd
 
 MOST_BITS = 8  # per coefficient
 MOST_IMAGES = 8192  # for the joint transform, whose cost grows with their number squared
@@ -112,14 +113,9 @@ def joint(fields: Tensor) -> Transform:
 @cache
 def normal_levels(bits: int) -> tuple[float, ...]:
     """The 2^bits levels that code a standard normal variable with least squared error."""
-    points = _normal_points()
-    count = 1 << bits
-    levels = points.reshape(count, -1).mean(dim=1)
-    for _ in range(200):
-        nearest = _bucket(points, levels)
-        sums = torch.zeros(count, dtype=points.dtype).index_add_(0, nearest, points)
-        levels = sums / torch.bincount(nearest, minlength=count).clamp(min=1)
-    return tuple(levels.float().tolist())
+    points = _normal_points()[:, None]
+    levels = lloyd(points, points.reshape(1 << bits, -1).mean(dim=1)[:, None], steps=200)
+    return tuple(levels[:, 0].float().tolist())
 
 
 @cache

@@ -20,10 +20,8 @@ from strop.analysis.probes.probe import (
     LengthOptions,
     check_splits,
     chunk_size,
-    probe_lengths,
-    probe_representations,
+    probe_maps,
     required,
-    show_predictions,
     upsample,
 )
 from strop.analysis.probes.protocol import Depth, DepthCrops, find_protocol
@@ -43,12 +41,8 @@ def run(subject: Subject, options: LengthOptions) -> Findings:
         return Findings(numbers={**probe_crops(subject, task, options.seed), **shared})
     depths = required(subject.fitted_on().records.depth), required(subject.records.depth)
     cached = DepthTask(*depths, subject.fields.shape[1], settings)
-    numbers, probes = probe_representations(subject, cached, options.seed)
-    lengths, figures = probe_lengths(subject, cached, options, "depth_rmse")
-    return Findings(
-        numbers={**numbers, **shared, "lengths": lengths},
-        figures={"predictions": show_predictions(subject, cached, probes, options.seed), **figures},
-    )
+    numbers, figures, _ = probe_maps(subject, cached, options)
+    return Findings(numbers={**numbers, **shared}, figures=figures)
 
 
 ANALYSIS = Analysis(

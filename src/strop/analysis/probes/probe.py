@@ -174,8 +174,18 @@ def probe_representations(
     return numbers, probes
 
 
+def probe_maps(
+    subject: Subject, task: MapTask, options: LengthOptions
+) -> tuple[dict[str, Any], dict[str, Figure], dict[str, Probe]]:
+    """Probes of maps, also at forced lengths: numbers, figures, and the trained probes."""
+    numbers, probes = probe_representations(subject, task, options.seed)
+    lengths, figures = probe_lengths(subject, task, options)
+    figures["predictions"] = show_predictions(subject, task, probes, options.seed)
+    return {**numbers, "lengths": lengths}, figures, probes
+
+
 def probe_lengths(
-    subject: Subject, task: Task, options: LengthOptions, metric: str
+    subject: Subject, task: Task, options: LengthOptions
 ) -> tuple[list[dict[str, Any]], dict[str, Figure]]:
     """Probe `latent` and `program` at each forced length, with probes trained at that length."""
     tokenizer, rows = subject.tokenizer, []
@@ -200,7 +210,7 @@ def probe_lengths(
     def interval(found: dict[str, Any]) -> Interval:
         return Interval(found["values"][metric], *found["intervals"][metric])
 
-    figure = new_figure(5, 3.5)
+    metric, figure = next(iter(task.statistics)), new_figure(5, 3.5)
     series = {name: [interval(row[name]) for row in rows] for name in readers}
     lines(figure, "length", METRICS[metric].heading, options.probe_lengths, series)
     return rows, {"lengths": figure}

@@ -29,10 +29,8 @@ from strop.analysis.probes.probe import (
     LengthOptions,
     check_splits,
     chunk_size,
-    probe_lengths,
-    probe_representations,
+    probe_maps,
     required,
-    show_predictions,
     upsample,
 )
 from strop.analysis.probes.protocol import Crops, Segmentation, find_protocol
@@ -61,14 +59,13 @@ def run(subject: Subject, options: LengthOptions) -> Findings:
         subject.fields.shape[1],
         settings,
     )
-    numbers, probes = probe_representations(subject, cached, options.seed)
-    lengths, figures = probe_lengths(subject, cached, options, "miou")
+    numbers, figures, probes = probe_maps(subject, cached, options)
     weights = probes["teacher"].readout.weights().cpu()
     pairs = interpreted(subject.tokenizer, subject.program, subject.fields)
     return Findings(
         values=probe_weighted(pairs, weights),
-        numbers={**numbers, **shared, "lengths": lengths},
-        figures={"predictions": show_predictions(subject, cached, probes, options.seed), **figures},
+        numbers={**numbers, **shared},
+        figures=figures,
         files={"segmentation.safetensors": save({"weights": weights.contiguous()})},
     )
 
