@@ -38,14 +38,9 @@ _RARE = 0.05  # of images: attributes that fewer images have, or lack, are not p
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RemovalOptions):
-    """Options of the analysis of attributes.
-
-    draws  permutations for the p-values
-    seed   random seed
-    """
+    """Options of the analysis of attributes."""
 
     draws: int = field(default=200, metadata={"min": 1})
-    seed: int = 0
 
 
 def run(subject: Subject, options: Options) -> Findings:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from strop.analysis import frame
-from strop.analysis.findings import Findings, Table, read_findings, write_findings
+from strop.analysis.findings import Findings, Section, Table, read_findings, write_findings
 from strop.analysis.frame import Analysis, check_needs, find_analysis, run_study
 from strop.analysis.registry import ANALYSES
 from strop.analysis.subject import Subject
@@ -21,6 +21,7 @@ from strop.data.spec import open_dataset
 from strop.errors import ConfigError, DataError
 from strop.figures import new_figure, plain_axes
 from strop.images import save_image
+from strop.statistics import Interval
 
 HEADER = {"study": "some", "model": "m", "data": "d", "images": 3, "options": {}}
 SCENES = "scenes:?n=5&size=64"
@@ -158,6 +159,20 @@ def test_findings_are_written(tmp_path):
     assert "[page/index.html](page/index.html)" in page
     assert (tmp_path / "some-one.png").read_bytes()[1:4] == b"PNG"
     assert (tmp_path / "page" / "a.bin").read_bytes() == b"\x00"
+
+
+def test_a_section_is_both_numbers_and_a_table():
+    rows = {"a": {"value": Interval(2, 1, 3), "n": 4}}
+    pairs = [{"code": 1, "count": 5}]
+    findings = Findings.of(
+        Section("named", rows, "Named", ("", "value", "low", "high", "n")),
+        Section("listed", pairs, "Listed", ("code", "count")),
+        Section("nothing", {}, "Nothing", ("",)),
+        numbers={"more": 6},
+    )
+    assert findings.numbers == {"more": 6, "named": rows, "listed": pairs, "nothing": {}}
+    assert [table.title for table in findings.tables] == ["Named", "Listed"]
+    assert [table.rows for table in findings.tables] == [[["a", 2, 1, 3, 4]], [[1, 5]]]
 
 
 def test_numpy_numbers_are_numbers(tmp_path):

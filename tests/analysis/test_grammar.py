@@ -97,8 +97,8 @@ def test_the_analysis_end_to_end(tokenizer, tmp_path):
     findings = run(subject_of(tokenizer, program), Options(epochs=1, width=16, samples=20))
     numbers = findings.numbers
     assert (numbers["programs"], numbers["test_programs"]) == (48, 12)
-    assert numbers["perplexity"]["uniform"] == pytest.approx(65)
-    assert numbers["bits_per_image"]["unigram"][0] > 0
+    assert numbers["models"]["uniform"]["perplexity"] == pytest.approx(65)
+    assert numbers["models"]["unigram"]["bits_per_image"].value > 0
     assert set(findings.figures) == {"models", "samples"}
     (tmp_path / "prior.safetensors").write_bytes(findings.files["prior.safetensors"])
     assert load_prior(tmp_path / "prior.safetensors").model == tokenizer.identity.codes

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from strop.analysis.findings import Findings, Table
+from strop.analysis.findings import Findings, Section
 from strop.analysis.frame import Analysis, Sampling
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
@@ -39,31 +39,23 @@ def run(subject: Subject, options: Sampling) -> Findings:
     }
     counted = {name: measure for name, measure in measures.items() if name in COUNTS}
     rare = {name: rarity_claim(counts, lengths, options) for name, counts in counted.items()}
-    return Findings(
+    return Findings.of(
+        Section(
+            "correlations",
+            correlations,
+            "Length against complexity",
+            ("", "Pearson", "low", "high", "Spearman", "low", "high", "p"),
+        ),
+        Section(
+            "rarity",
+            rare,
+            "Do rare counts get longer programs?",
+            ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
+        ),
         numbers={
             "length": {"mean": float(lengths.mean()), "sd": float(lengths.std())},
-            "correlations": correlations,
             "bins": {name: by_count(counts, lengths) for name, counts in counted.items()},
-            "rarity": rare,
         },
-        tables=[
-            Table.of(
-                "Length against complexity",
-                ("", "Pearson", "low", "high", "Spearman", "low", "high", "p"),
-                correlations,
-            ),
-            *(
-                [
-                    Table.of(
-                        "Do rare counts get longer programs?",
-                        ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
-                        rare,
-                    )
-                ]
-                if rare
-                else []
-            ),
-        ],
         figures={"lengths": draw(measures, lengths)},
         notes=(
             "Intervals resample images (95 %); p permutes lengths against images, one-sided. "

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.analysis.findings import Findings, Table
+from strop.analysis.findings import Findings, Section
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, lines
 from strop.analysis.regions import REMOVALS, RemovalOptions, erasure_maps
@@ -42,25 +42,26 @@ def run(subject: Subject, options: RemovalOptions) -> Findings:
         name: paired_test(*averaged(*(turn[name] for turn in turns)), **options.sampling)
         for name in turns[0]
     }
-    return Findings(
-        numbers={"order": order, "sizes": sizes, "swaps": swaps, "transplants": moved},
-        tables=[
-            Table.of(
-                "Order, and programs of other images",
-                ("", "cosine to the teacher", "low", "high", "r2", "r2_centred", "field changed"),
-                order,
-            ),
-            Table(
-                "Cosine to the teacher by number of tokens",
-                ("tokens", "images", PREFIX, SUBSET, MOVED, "d", "p"),
-                [list(found.values()) for found in sizes],
-            ),
-            Table.of(
-                "A token moved to the same position of another program",
-                ("", "moved token", "control", "d", "p", "images"),
-                moved,
-            ),
-        ],
+    return Findings.of(
+        Section(
+            "order",
+            order,
+            "Order, and programs of other images",
+            ("", "cosine to the teacher", "low", "high", "r2", "r2_centred", "field changed"),
+        ),
+        Section(
+            "sizes",
+            sizes,
+            "Cosine to the teacher by number of tokens",
+            ("tokens", "images", PREFIX, SUBSET, MOVED, "d", "p"),
+        ),
+        Section(
+            "transplants",
+            moved,
+            "A token moved to the same position of another program",
+            ("", "moved token", "control", "d", "p", "images"),
+        ),
+        numbers={"swaps": swaps},
         figures={
             "order": draw_order(order, swaps),
             "prefix": draw_sizes(sizes),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from strop.analysis.counterfactual import Edit
-from strop.analysis.findings import Findings, Table
+from strop.analysis.findings import Findings, Section
 from strop.analysis.frame import Analysis, Sampling
 from strop.analysis.panels import Panel, bars, lines, picture_grid, show_program
 from strop.analysis.regions import REMOVALS, erasure_maps, image_tables, owners, patch_shares
@@ -33,6 +33,7 @@ from strop.statistics import (
 
 EDITS: tuple[Edit, ...] = ("erase", "delete", "replace")
 CONTROLS = {"": "erasure", "_other_image": "another image's", "_shuffled": "shuffled"}
+PARTS = ("", ", low", ", high", ", another image's", ", shuffled")
 _ROWS, _PANELS = 4, 4  # programs in the figure, and heat maps beside each
 _POSITIONS = 16  # whose mean maps are drawn
 
@@ -69,22 +70,21 @@ def run(subject: Subject, options: Options) -> Findings:
         for kind in ("instance", "semantic")
         if (mask := getattr(subject.records, kind)) is not None
     }
-    return Findings(
-        numbers={
-            "localisation": localised,
-            "edits": edits,
-            "agreement": agreement,
-            "profile": profile,
-        },
-        tables=[
-            Table.of("Localisation of a token", ("", "mean", "low", "high"), localised),
-            Table.of(
-                f"Maps by other edits, beside {options.edit}",
-                ("edit", "correlation of maps", "same owner"),
-                edits,
-            ),
-            *([agreement_table(agreement)] if agreement else []),
-        ],
+    return Findings.of(
+        Section("localisation", localised, "Localisation of a token", ("", "mean", "low", "high")),
+        Section(
+            "edits",
+            edits,
+            f"Maps by other edits, beside {options.edit}",
+            ("edit", "correlation of maps", "same owner"),
+        ),
+        Section(
+            "agreement",
+            agreement,
+            "Regions against masks",
+            ("mask", *(f"{score}{part}" for score in ("IoU", "ARI") for part in PARTS), "p"),
+        ),
+        numbers={"profile": profile},
         figures={
             "teaser": draw_teaser(subject, maps),
             "profile": draw_profile(profile),
@@ -156,11 +156,11 @@ def mask_agreement(
     other_ari = [other.mean() for _, other in others]
     return {
         "iou": mean(iou),
-        "ari": mean(ari),
-        "iou_shuffled": float(np.nanmean(shuffled_iou)),
-        "ari_shuffled": float(shuffled_ari.mean()),
         "iou_other_image": float(np.nanmean([other for other, _ in others])),
+        "iou_shuffled": float(np.nanmean(shuffled_iou)),
+        "ari": mean(ari),
         "ari_other_image": float(np.mean(other_ari)),
+        "ari_shuffled": float(shuffled_ari.mean()),
         "p": null_p(float(ari.mean()), other_ari),
     }
 
@@ -173,17 +173,6 @@ def position_profile(tokens: Mapping[str, Array]) -> list[dict[str, Any]]:
         for k, n in enumerate(count)
         if n
     ]
-
-
-def agreement_table(agreement: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A row for each kind of mask and score; the test is on ARI alone."""
-    rows = [
-        [kind, score, *found[score], found[f"{score}_other_image"], found[f"{score}_shuffled"], p]
-        for kind, found in agreement.items()
-        for score, p in (("iou", None), ("ari", found["p"]))
-    ]
-    header = ("mask", "", "regions", "low", "high", "another image's", "shuffled", "p")
-    return Table("Regions against masks", header, rows)
 
 
 def draw_teaser(subject: Subject, maps: Tensor) -> Figure:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from strop.config import to_dict
 from strop.figures import Figure, save_figure
@@ -18,6 +18,16 @@ from strop.files import PathLike, atomic_path, read_json, write_json, write_text
 
 FORMAT = 1
 Cell = str | int | float | None
+Rows = Mapping[str, Any] | Sequence[Any]
+
+
+class Section(NamedTuple):
+    """Numbers under one key of the JSON file, with the table that shows them."""
+
+    key: str
+    rows: Rows
+    title: str
+    header: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -29,9 +39,11 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     @classmethod
-    def of(cls, title: str, header: Sequence[str], rows: Mapping[str, Any]) -> Table:
-        """A table of named rows: mappings, intervals (three cells), or single values."""
-        return cls(title, header, [[name, *_flat(row)] for name, row in rows.items()])
+    def of(cls, title: str, header: Sequence[str], rows: Rows) -> Table:
+        """A table of rows, or of named rows: mappings, intervals (three cells), or values."""
+        named = rows.items() if isinstance(rows, Mapping) else ((None, row) for row in rows)
+        cells = [[*([] if name is None else [name]), *_flat(row)] for name, row in named]
+        return cls(title, header, cells)
 
     def cells(self) -> list[list[str]]:
         """The rows as text, floats with four significant digits."""
@@ -67,6 +79,13 @@ class Findings:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, *sections: Section, numbers: Mapping[str, Any], **others: Any) -> Findings:
+        """Findings of sections, and of numbers without a table. A section without rows has none."""
+        tables = [Table.of(each.title, each.header, each.rows) for each in sections if each.rows]
+        shown = {each.key: each.rows for each in sections}
+        return cls(numbers={**numbers, **shown}, tables=tables, **others)
 
     def content(self) -> dict[str, Any]:
         """What the JSON file holds of the findings."""

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.analysis.findings import Findings, Table
+from strop.analysis.findings import Findings, Section
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, lines, picture_grid
 from strop.analysis.prior import Prior
@@ -86,7 +86,11 @@ def run(subject: Subject, options: Options) -> Findings:
     fixed = float(test.bits.mean())
     spent = {name: mean_interval(each, seed=options.seed) for name, each in bits.items()}
     models = {
-        name: [2 ** (bits[name].sum() / symbols), *each, each.value / fixed]
+        name: {
+            "perplexity": 2 ** (bits[name].sum() / symbols),
+            "bits_per_image": each,
+            "of_fixed_rate": each.value / fixed,
+        }
         for name, each in spent.items()
     }
     drawn = prior.sample(options.samples, options.seed)
@@ -98,34 +102,31 @@ def run(subject: Subject, options: Options) -> Findings:
     figures = {"models": draw_models(spent, len(test) / symbols, test, drawn)}
     if subject.tokenizer.decoder is not None:
         figures["samples"] = draw_samples(subject.tokenizer, prior, test, drawn)
-    return Findings(
+    return Findings.of(
+        Section(
+            "models",
+            models,
+            "Held-out programs",
+            ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
+        ),
+        Section(
+            "bigrams",
+            bigrams,
+            "Most informative pairs",
+            ("code", "next", "count", "expected", "PMI, bits"),
+        ),
+        Section(
+            "lengths",
+            lengths,
+            "Distance of length distributions",
+            ("", "total variation", "Kolmogorov-Smirnov"),
+        ),
         numbers={
             "programs": len(train),
             "test_programs": len(test),
             "codebook_size": train.codebook_size,
-            "perplexity": {name: row[0] for name, row in models.items()},
-            "bits_per_image": {name: list(interval) for name, interval in spent.items()},
             "fixed_rate_bits": fixed,
-            "bigrams": bigrams,
-            "lengths": lengths,
         },
-        tables=(
-            Table.of(
-                "Held-out programs",
-                ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
-                models,
-            ),
-            Table(
-                "Most informative pairs",
-                ("code", "next", "count", "expected", "PMI, bits"),
-                bigrams,
-            ),
-            Table.of(
-                "Distance of length distributions",
-                ("", "total variation", "Kolmogorov-Smirnov"),
-                lengths,
-            ),
-        ),
         figures=figures,
         files={"prior.safetensors": prior.to_bytes()},
         notes=(
