@@ -358,7 +358,10 @@ class Program:
         """
         suffix = _suffix(path)
         if suffix == ".jsonl":
-            rows = self._rows()
+            # JSON takes names that Arrow does not.
+            rows = replace(self, names=(), check=False).to_arrow().to_pylist()
+            for row, name in zip(rows, self.names, strict=False):
+                row["name"] = name
             tag = {"format": format_tag("program", FORMAT), **self._header()}
             tag |= {LOADS_AS: loads_as} if loads_as else {}
             write_text(path, "".join(json.dumps({**tag, **row}) + "\n" for row in rows))
@@ -518,13 +521,6 @@ class Program:
 
     def _header(self) -> dict[str, Any]:
         return {key: getattr(self, key) for key in _HEADER}
-
-    def _rows(self) -> list[dict[str, Any]]:
-        # JSON takes names that Arrow does not.
-        rows = replace(self, names=(), check=False).to_arrow().to_pylist()
-        for row, name in zip(rows, self.names, strict=False):
-            row["name"] = name
-        return rows
 
 
 def loads_as(path: PathLike) -> str:

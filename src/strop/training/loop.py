@@ -209,12 +209,9 @@ def train(
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
         loop = _Loop(run, run_data, callbacks, report, stop, seconds)
-        return loop.go(checkpoint is None and _untrained(tokenizer))
-
-
-def _untrained(tokenizer: Tokenizer) -> bool:
-    """Whether the codebook was never updated: all its counts are still one."""
-    return bool((tokenizer.quantizer.counts == 1).all())
+        # A codebook that was never updated has counts of one.
+        untrained = bool((tokenizer.quantizer.counts == 1).all())
+        return loop.go(checkpoint is None and untrained)
 
 
 class _Loop:
@@ -542,15 +539,10 @@ def _check_same(checkpoint: Checkpoint, preset: Preset, data: RunData) -> None:
     now = {name: value or before[name] for name, value in now.items()}
     check_same(
         checkpoint.folder,
-        settings_of(_stored_preset(checkpoint), **before),
-        settings_of(preset, **now),
+        {**flatten(to_dict(_stored_preset(checkpoint))), **before},
+        {**flatten(to_dict(preset)), **now},
         MAY_CHANGE,
     )
-
-
-def settings_of(preset: Preset, **facts: Any) -> dict[str, Any]:
-    """The settings of a preset and other facts about its run, by name."""
-    return {**flatten(to_dict(preset)), **facts}
 
 
 class _Stop:
