@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from tiny_training import tiny_fields, tiny_preset
+from tiny_training import tiny_fields, tiny_preset, tiny_tokenizer
 
 from strop.errors import ConfigError, TrainingError
 from strop.training import sweep as sweeps
@@ -113,3 +113,5 @@ def test_finished_runs_of_other_settings_or_data_are_refused_by_name(tmp_path):
         sweep(tiny_preset(steps=2, learning_rate=0.1), fields, axes, out=tmp_path)
     with pytest.raises(TrainingError, match="images was 54, now 64"):
         sweep(tiny_preset(steps=2), tiny_fields(70), axes, out=tmp_path)
+    with pytest.raises(TrainingError, match=r"init was none, now \w{12}"):
+        sweep(tiny_preset(steps=2), fields, axes, out=tmp_path, init=tiny_tokenizer())

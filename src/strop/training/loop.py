@@ -23,6 +23,7 @@ from strop.data.record import Dataset
 from strop.device import choose_device, describe_machine, to_device
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
+from strop.identity import DIGITS, of_tensors
 from strop.model.checkpoint import load
 from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer, check_tokenizer
@@ -182,16 +183,23 @@ def train(
             loading_workers=loading_workers,
             progress=report,
         )
+        source = init if isinstance(init, Tokenizer | None) else load(init, device="cpu")
+        facts = {
+            "images": run_data.loader.images,
+            "data": run_data.name,
+            "data files": run_data.data_digest,
+            "teacher weights": run_data.teacher_digest,
+            "init": "none" if source is None else of_tensors(source.state_dict())[:DIGITS],
+        }
         widths = run_data.config.decoder.widths if run_data.config.decoder else None
         model = run_data.config if tokenizer else replace(run_data.config, decoder=None)
         preset = replace(preset, model=model, training=run_data.training)
         if checkpoint is not None:
-            _check_same(checkpoint, preset, run_data)
+            _check_same(checkpoint, preset, facts)
         torch.manual_seed(preset.training.seed)
         if tokenizer is None:
             tokenizer = Tokenizer(preset.model, teacher_digest=run_data.teacher_digest)
-            if init is not None:
-                source = init if isinstance(init, Tokenizer) else load(init, device="cpu")
+            if source is not None:
                 warm_start(tokenizer, source)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())
@@ -208,7 +216,7 @@ def train(
         if widths is not None and tokenizer.decoder is None:  # for `train_decoder`
             about[ABOUT_WIDTHS] = list(widths)
         tokenizer.about = about
-        loop = _Loop(run, run_data, callbacks, report, stop, seconds)
+        loop = _Loop(run, run_data, facts, callbacks, report, stop, seconds)
         # A codebook that was never updated has counts of one.
         untrained = bool((tokenizer.quantizer.counts == 1).all())
         return loop.go(checkpoint is None and untrained)
@@ -221,13 +229,14 @@ class _Loop:
         self,
         run: TrainingRun,
         data: RunData,
+        facts: Mapping[str, Any],
         callbacks: Sequence[Callback],
         progress: Progress,
         stop: _Stop,
         seconds: float,
     ) -> None:
         self.run, self.data, self.config = run, data, run.stepper.config
-        self.callbacks, self.progress, self.stop = callbacks, progress, stop
+        self.facts, self.callbacks, self.progress, self.stop = facts, callbacks, progress, stop
         self.file: MetricsFile | None = None
         self.before, self.started = seconds, time.monotonic()
         self.metrics: Metrics = {}
@@ -370,7 +379,7 @@ class _Loop:
             return
         about = {
             "preset": to_dict(run.preset),
-            **_facts(self.data),
+            **self.facts,
             "counted": run.stepper.counted,
             "seconds": self.seconds,
         }
@@ -521,19 +530,8 @@ def _stored_preset(checkpoint: Checkpoint) -> Preset:
     return preset_from_dict(checkpoint.about["preset"], "checkpoint")
 
 
-def _facts(data: RunData) -> dict[str, Any]:
-    """What a run depends on in addition to its preset."""
-    return {
-        "images": data.loader.images,
-        "data": data.name,
-        "data files": data.data_digest,
-        "teacher weights": data.teacher_digest,
-    }
-
-
-def _check_same(checkpoint: Checkpoint, preset: Preset, data: RunData) -> None:
-    """Refuse to resume a run whose settings, data or teacher have changed."""
-    now = _facts(data)
+def _check_same(checkpoint: Checkpoint, preset: Preset, now: Mapping[str, Any]) -> None:
+    """Refuse to resume a run whose settings, data, teacher or first weights have changed."""
     # Older checkpoints lack some facts, and a digest may be unknown now.
     before = {name: checkpoint.about.get(name) or value for name, value in now.items()}
     now = {name: value or before[name] for name, value in now.items()}
