@@ -68,7 +68,27 @@ MISTAKES = {
         lambda m: open_dataset(SimpleNamespace(name="a")),
         "For a dataset of your own, add classes, label_names, __len__, __getitem__",
     ),
+    "a record of floats": (
+        lambda m: Record(image=torch.rand(3, 4, 5), name="a"),
+        r"record a is torch.float32 \(3, 4, 5\)\. Give \(3, H, W\) uint8; `strop.images.to_tensor`",
+    ),
+    "a record of an array": (
+        lambda m: Record(image=np.zeros((4, 5, 3), np.uint8), name="a"),
+        "An ndarray is not the image of the record a",
+    ),
+    "channels last": (
+        lambda m: Record(image=torch.zeros(4, 5, 3, dtype=torch.uint8), name="a"),
+        r"record a is torch.uint8 \(4, 5, 3\)",
+    ),
+    "a mask of another size": (
+        lambda m: Record(image=record().image, semantic=torch.zeros(2, 2), name="a"),
+        r"semantic of the record a is \(2, 2\), its image torch.uint8 \(3, 40, 60\)",
+    ),
     "pixels as a record": (lambda m: fit_record(record().image, 32), "A Tensor is not a record"),
+    "settings in a list": (
+        lambda m: load_preset("strop-nano", ["training.steps=4"]),
+        "A list is not a table of settings",
+    ),
     "a number as a preset": (
         lambda m: strop.train(5, "a"),
         "An int is not a preset",
@@ -151,7 +171,10 @@ MISTAKES = {
     ),
     "an empty name": (lambda m: strop.load(""), "There is no model ''"),
     "loading as integers": (lambda m: strop.load(m.model, dtype="int8"), "dtype is 'int8'"),
-    "a name with blanks": (lambda m: m.tok.push_to_hub("a b c"), "'a b c' is no name on the hub"),
+    "a name with blanks": (
+        lambda m: m.tok.push_to_hub("a b c"),
+        "'a b c' cannot be uploaded to the hub",
+    ),
     "moving a model": (lambda m: m.tok.to("cuda"), UNKNOWN_GPU),
     "moving a model by name": (lambda m: m.tok.cuda(), UNKNOWN_GPU),
     "moving programs": (lambda m: m.program.to("cuda"), UNKNOWN_GPU),

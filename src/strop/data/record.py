@@ -43,6 +43,21 @@ class Record:
     valid: Tensor | None = None
     scene: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        image = self.image
+        remedy = "Give (3, H, W) uint8; `strop.images.to_tensor` makes it of arrays and floats."
+        expect(image, Tensor, f"the image of the record {self.name}", DataError, remedy)
+        given = f"{image.dtype} {tuple(image.shape)}"
+        if image.dtype != torch.uint8 or image.shape[:-2] != (3,):
+            raise DataError(f"The image of the record {self.name} is {given}.", remedy)
+        for name in PARTS:
+            part = getattr(self, name)
+            if name != "labels" and part is not None and part.shape != image.shape[1:]:
+                raise DataError(
+                    f"{name} of the record {self.name} is {tuple(part.shape)}, its image {given}.",
+                    "Give both the same height and width.",
+                )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:

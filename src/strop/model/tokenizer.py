@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from strop.config import in_range
 from strop.device import check_device, exact_products
-from strop.errors import ConfigError, ImageError, ModelError, ProgramError, TeacherError, expect
+from strop.errors import (
+    ConfigError,
+    ImageError,
+    ModelError,
+    ProgramError,
+    TeacherError,
+    expect,
+    parsing,
+)
 from strop.files import PathLike
 from strop.identity import Identity, TensorDigests, legacy_fingerprints, of_tokenizer
 from strop.model.decoder import Decoder
@@ -482,22 +490,20 @@ class Tokenizer(nn.Module):
         from tempfile import TemporaryDirectory
 
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HFValidationError
 
         api = HfApi(token=token)
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            try:
+            remedy = "Check the name, such as a/b, your token (`hf auth login`) and the network."
+            with parsing(ModelError, f"{repo_id!r} cannot be uploaded to the hub", remedy):
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            except HFValidationError as error:
-                raise ModelError(f"{repo_id!r} is no name on the hub.", "Give a/b.") from error
-            commit = api.upload_folder(
-                repo_id=repo_id,
-                folder_path=folder,
-                revision=revision,
-                commit_message=commit_message,
-                create_pr=create_pr,
-            )
+                commit = api.upload_folder(
+                    repo_id=repo_id,
+                    folder_path=folder,
+                    revision=revision,
+                    commit_message=commit_message,
+                    create_pr=create_pr,
+                )
         return str(commit)
 
     @classmethod

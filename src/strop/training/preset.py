@@ -148,6 +148,7 @@ def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     """
     expect(name, str | Path, "a preset", ConfigError, "Give a name or a .toml file.")
     preset = preset_from_dict({**_tables(str(name), ()), "name": Path(name).stem})
+    expect(overrides, Mapping | None, "a table of settings", ConfigError, "Give {KEY: VALUE}.")
     return configs.override(preset, overrides) if overrides else preset
 
 
