@@ -27,7 +27,7 @@ from strop.analysis.subject import Subject
 from strop.data.loader import record_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
-from strop.data.subset import subset
+from strop.data.subset import Subset
 from strop.model.checkpoint import load
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
@@ -228,8 +228,8 @@ def main() -> None:
         rates = compare(
             tokenizer,
             prior,
-            subset(dataset, range(min(args.images, len(dataset)))),
-            subset(fit, range(min(args.fit_images, len(fit)))),
+            Subset(dataset, range(min(args.images, len(dataset)))),
+            Subset(fit, range(min(args.fit_images, len(fit)))),
             args.lengths,
         )
         save(f"entropy_{args.model}", {**result, "fit": public(args.fit), "rates": rates})
