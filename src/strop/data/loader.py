@@ -295,14 +295,15 @@ def _read_records(
     for row, index in enumerate(indices):
         try:
             record = ready[row] if ready else dataset[index]
-            records[index] = fit_record(record, size, fit, resize)
+            record = fit_record(record, size, fit, resize)
         except (StropError, OSError) as error:
             broken[index] = str(error)
+            continue
+        squares[len(records)] = record.image
+        records[index] = replace(record, image=record.image[:0])
     if not records:
         return None, broken
-    batch = stack(list(records.values()), list(records))
-    squares[: len(batch)] = batch.images
-    return replace(batch, images=batch.images[:, :0]).map(Tensor.numpy), broken
+    return stack(list(records.values()), list(records)).map(Tensor.numpy), broken
 
 
 def record_batches(
