@@ -577,8 +577,8 @@ def corpus_engines() -> str:
     ]
     return (
         f"Images per second with `photos` on two CPU cores, {found['images']:,} JPEG files of "
-        f"256 x 256, without startup time. They took {found['rounds']} turns on a machine with "
-        f"other load, so images per CPU second are given as well. Decoding alone is "
+        f"256 x 256, without startup time. Each ran {found['rounds']} times, in turns, on a "
+        f"machine with other load, so images per CPU second are given as well. Decoding alone is "
         f"{rates['decode'] / rates['loops']:.0f} times as fast as encoding.\n\n"
         + table(["", "relative to", "ratio", "ratio per CPU second"], rows)
     )

@@ -46,11 +46,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], but: Set[str] = frozenset()) -> str:
     """What differs between flat tables, such as `steps was 10, now 20`; empty if nothing does."""
-    return ", ".join(
+    found = [
         f"{key} was {before.get(key)}, now {now.get(key)}"
         for key in sorted(before.keys() | now.keys())
         if before.get(key) != now.get(key) and key not in but
-    )
+    ]
+    return ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
 
 
 def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "config") -> Config:

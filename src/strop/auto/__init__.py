@@ -67,7 +67,8 @@ def _register_processor(module: ModuleType) -> None:
             """One image or a list; images are whatever `Tokenizer.encode` takes."""
             listed = images if isinstance(images, list | tuple) else [images]
             squares = [read_square(image, self.size, self.fit) for image in listed]
-            return BatchFeature({"pixel_values": torch.stack(squares)})
+            kind = options.get("return_tensors")
+            return BatchFeature({"pixel_values": torch.stack(squares)}, tensor_type=kind)
 
         __call__ = preprocess
 
