@@ -20,6 +20,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -55,7 +56,9 @@ def each_in(processes: int) -> Iterator[Callable[..., Iterable[Any]]]:
     if processes == 1:
         yield map
         return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    # Processes that share the cores must not take all of them each.
+    share = (torch.set_num_threads, (2,))
+    with ProcessPoolExecutor(processes, get_context("spawn"), *share) as pool:
         yield pool.map
 
 
