@@ -62,7 +62,7 @@ class AdaptivePCA:
         # What a decoder knows of the scale: a zero stands for about a third of a step.
         known = torch.where(size > 0, size, 0.3) * step / self.scale.clamp(min=0.3 * step)
         before = known.cumsum(1) - known
-        count = torch.arange(values.shape[1], dtype=values.dtype)
+        count = torch.arange(values.shape[1], dtype=values.dtype, device=values.device)
         factor = (setting.memory + before) / (setting.memory + count)
         edge = 1 - setting.rounding  # of the bin around zero, in steps
         low, high = size - 1 + edge, size + edge
@@ -150,11 +150,11 @@ def compare(
 ) -> list[dict[str, Any]]:
     """R² of programs and of PCA at the model's own lengths and at forced ones."""
     measured = Subject(tokenizer=tokenizer, dataset=data, data=data.name)
-    fields, program = measured.fields, measured.program
+    fields, program = measured.fields.to(tokenizer.device), measured.program
     config = tokenizer.config
     fitted = torch.cat(
         [
-            tokenizer.field(batch.images).cpu()
+            tokenizer.field(batch.images)
             for batch in record_batches(
                 fit, size=config.image_size, fit=config.fit, device=tokenizer.device
             )
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--data", help="images to measure on")
     parser.add_argument("--fit", help="images to fit PCA on; without, only bytes are measured")
     parser.add_argument("--images", type=int, default=384, help="of --data, measured beside PCA")
-    parser.add_argument("--fit-images", type=int, default=2048, help="of --fit")
+    parser.add_argument("--fit-images", type=int, default=12288, help="of --fit")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 32, 64])
     args = parser.parse_args()
     if args.shared is not None:
