@@ -1,12 +1,17 @@
 """`strop encode FILES` beside its two halves: reading alone, and encoding alone.
 
-All three are whole commands, from the start of the process to its end, taken in turn. Encoding
-alone starts from squares that were read before.
+All three are whole commands, from the start of the process to its end, taken in turn and repeated.
+Reading alone is what worker processes do, one for each core: read, decode and resize. Encoding
+alone starts from squares that were read before, and encodes them in one process with as many
+threads as there are cores. The share is the rate of the whole command over that of the slower half,
+by wall time (the least of each) and by CPU time (the sum of all processes), which depends less on
+other load.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import tempfile
@@ -52,15 +57,18 @@ def main() -> None:
         }
         subprocess.run(commands["read"], check=True)  # writes the squares
         times: dict[str, list[float]] = {name: [] for name in commands}
+        spent: dict[str, list[float]] = {name: [] for name in commands}
         for _ in range(arguments.repeat):
             for name, command in commands.items():
-                start = time.perf_counter()
+                start, before = time.perf_counter(), _cpu_seconds()
                 subprocess.run(command, check=True, capture_output=True)
                 times[name].append(time.perf_counter() - start)
-    least = {name: min(samples) for name, samples in times.items()}
-    rates = {name: arguments.files / seconds for name, seconds in least.items()}
-    share = rates["whole"] / min(rates["read"], rates["encode"])
-    print(rates, share)
+                spent[name].append(_cpu_seconds() - before)
+    rates = {name: arguments.files / min(samples) for name, samples in times.items()}
+    per_cpu = {name: arguments.files / min(samples) for name, samples in spent.items()}
+    slower = min(("read", "encode"), key=rates.__getitem__)
+    shares = {"wall": rates["whole"] / rates[slower], "cpu": per_cpu["whole"] / per_cpu[slower]}
+    print(rates, per_cpu, shares, times)
     width, height = arguments.size
     suffix = f"_{arguments.engine}" if arguments.engine != "torch" else ""
     save(
@@ -69,10 +77,18 @@ def main() -> None:
             "setting": f"{arguments.files} JPEG files of {width} x {height} pixels, "
             f"{arguments.model}, engine {arguments.engine}",
             "files_per_s": rates,
-            "whole_over_slower_half": share,
-            "slower_half": min(("read", "encode"), key=rates.__getitem__),
+            "files_per_cpu_s": per_cpu,
+            "whole_over_slower_half": shares["wall"],
+            "whole_over_slower_half_by_cpu_time": shares["cpu"],
+            "slower_half": slower,
         },
     )
+
+
+def _cpu_seconds() -> float:
+    """The CPU time of all commands so far, with their processes."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def write_files(folder: Path, count: int, width: int, height: int) -> None:

@@ -7,11 +7,11 @@ other column. The metadata names the model and the prior, without which a file c
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -19,10 +19,11 @@ import torch
 from strop.analysis.prior import TENSORS, Prior, load_prior
 from strop.analysis.program_coding import decode_programs, encode_programs
 from strop.errors import FormatError, StoreError, parsing
-from strop.files import PathLike, atomic_path, check_format, format_tag
+from strop.files import PathLike, check_format, format_tag
 from strop.identity import of_tensors
 from strop.program import Program
 from strop.progress import Progress, no_progress
+from strop.store.report import write_tables
 from strop.store.schema import read_programs
 from strop.store.store import Store
 
@@ -58,9 +59,11 @@ def export_coded(
         "prior": _digest(coder),
     }
     others = [name for name in store.columns if name not in ("codes", "length")]
-    written = size = tokens = 0
-    with atomic_path(path) as temporary:
-        file: pq.ParquetWriter | None = None
+    size = written = 0
+    bits = 0.0
+
+    def blocks() -> Iterator[pa.Table]:
+        nonlocal size, written, bits
         for batch in store.batches(batch=BLOCK):
             table = pa.Table.from_batches([batch])
             program = read_programs(table, store.info, store.path)
@@ -69,21 +72,16 @@ def export_coded(
             ends = pa.array([0, len(table)], pa.int32())
             for name in others:
                 row[name] = pa.ListArray.from_arrays(ends, table[name].combine_chunks())
-            block = pa.table(row).replace_schema_metadata({METADATA: json.dumps(header)})
-            file = file or pq.ParquetWriter(
-                temporary, block.schema, compression="zstd", write_page_checksum=True
-            )
-            file.write_table(block)
+            yield pa.table(row).replace_schema_metadata({METADATA: json.dumps(header)})
             written, size = written + len(table), size + len(stream)
-            tokens += int(program.lengths.sum())
+            bits += float(program.bits.sum())
             progress("exporting", written, len(store))
-        if file is not None:
-            file.close()
-    fixed = tokens * float(np.log2(coder.codebook_size)) / 8
+
+    write_tables(path, blocks(), compression="zstd")
     return {
         "programs": written,
         "bytes_per_image": size / written,
-        "of_fixed_rate": size / fixed,
+        "of_fixed_rate": 8 * size / bits,
     }
 
 

@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from strop.data.filelist import FileDataset, Files
-from strop.data.record import Dataset
+from strop.data.record import Dataset, Record
 from strop.data.remote import RemoteFiles
 from strop.data.shards import ShardDataset
 from strop.data.spec import KINDS, open_dataset
@@ -25,6 +27,9 @@ from strop.files import PathLike
 from strop.images import SUFFIXES
 from strop.listing import expand, find_images
 from strop.store.schema import key_hashes
+
+Stored = tuple[str | bytes | Tensor | StropError, dict[str, Any]]
+"""An image as a dataset stores it, or why there is none; and values of columns."""
 
 LABELS = "labels"
 """A column that every dataset has: the names of the labels of a record."""
@@ -96,13 +101,13 @@ class Corpus:
     def items(self, indices: Sequence[int]) -> list[Item]:
         """The images at `indices`, not decoded."""
         found: list[Item] = []
-        for number, group in _runs(self._starts, indices):
-            source, dataset = self.sources[number]
-            local = [index - int(self._starts[number]) for index in group]
-            for index, (image, values) in zip(
-                group, _read_safely(dataset, local, self.keep), strict=True
-            ):
-                found.append(Item(self.keys[index], source, image, values))
+        numbers = np.searchsorted(self._starts, indices, side="right") - 1
+        for number, group in groupby(zip(numbers.tolist(), indices, strict=True), itemgetter(0)):
+            (source, dataset), start = self.sources[number], int(self._starts[number])
+            rows = [row for _, row in group]
+            read = _read_safely(dataset, [row - start for row in rows], self.keep)
+            for row, (image, values) in zip(rows, read, strict=True):
+                found.append(Item(self.keys[row], source, image, values))
         return found
 
     def _type_of(self, column: str) -> pa.DataType:
@@ -231,23 +236,10 @@ def _utf8(names: list[str]) -> list[str]:
     return names
 
 
-def _runs(starts: np.ndarray, indices: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Indices as runs that lie in one source, with the number of the source."""
-    runs: list[tuple[int, list[int]]] = []
-    for index in indices:
-        number = int(np.searchsorted(starts, index, side="right")) - 1
-        if not runs or runs[-1][0] != number:
-            runs.append((number, []))
-        runs[-1][1].append(index)
-    return runs
-
-
-def _read_safely(
-    dataset: Dataset, indices: list[int], columns: Sequence[str]
-) -> list[tuple[str | bytes | Tensor | StropError, dict[str, Any]]]:
+def _read_safely(dataset: Dataset, indices: list[int], columns: Sequence[str]) -> list[Stored]:
     """What `raw` returns. If it fails, rows are read one by one, and some are errors."""
     try:
-        return list(_raw(dataset, indices, columns))
+        return _raw(dataset, indices, columns)
     except (StropError, OSError) as error:
         if len(indices) == 1:
             problem = error if isinstance(error, StropError) else DataError(str(error), "")
@@ -255,23 +247,22 @@ def _read_safely(
     return [found for index in indices for found in _read_safely(dataset, [index], columns)]
 
 
-def _raw(
-    dataset: Dataset, indices: list[int], columns: Sequence[str]
-) -> list[tuple[str | bytes | Tensor, dict[str, Any]]]:
-    raw = getattr(dataset, "raw", None)
+def _raw(dataset: Dataset, indices: list[int], columns: Sequence[str]) -> list[Stored]:
+    raw: Any = getattr(dataset, "raw", None)
     native = [name for name in columns if name in getattr(dataset, "columns", {})]
+    rows: list[Stored] = [] if raw is None else raw(indices, native)
     if raw is not None and len(native) == len(columns):
-        found: list[tuple[str | bytes | Tensor, dict[str, Any]]] = raw(indices, native)
-        return found
+        return rows
     # Labels are known only from the record.
     records = [dataset[index] for index in indices]
-    named = [_labels(record.labels, dataset.label_names) for record in records]
-    values = raw(indices, native) if raw is not None else [(None, {})] * len(indices)
     return [
-        (record.image, {**held, LABELS: labels} if LABELS in columns else held)
-        for record, labels, (_, held) in zip(records, named, values, strict=True)
+        (record.image, {**(rows[n][1] if rows else {}), **_labels(record, dataset, columns)})
+        for n, record in enumerate(records)
     ]
 
 
-def _labels(labels: Tensor | None, names: Sequence[str]) -> list[str] | None:
-    return None if labels is None else [names[i] for i in labels.nonzero().flatten().tolist()]
+def _labels(record: Record, dataset: Dataset, columns: Sequence[str]) -> dict[str, Any]:
+    if LABELS not in columns or LABELS in getattr(dataset, "columns", {}):
+        return {}
+    names, labels = dataset.label_names, record.labels
+    return {LABELS: None if labels is None else [names[i] for i in labels.nonzero().flatten()]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,23 +102,25 @@ def export(store: Store, path: PathLike, progress: Progress = no_progress) -> in
     if suffix == ".jsonl":
         store[:].save(path)
         return len(store)
+    write_tables(path, _program_rows(store, progress))
+    return len(store)
+
+
+def write_tables(path: PathLike, tables: Iterator[pa.Table], **options: Any) -> None:
+    """Write a Parquet file of at least one table, holding one of them at a time."""
     import pyarrow.parquet as pq
 
-    tables = _program_rows(store)
     first = next(tables)
-    written = 0
+    options |= {"write_page_checksum": True}
     with (
         atomic_path(path) as temporary,
-        pq.ParquetWriter(temporary, first.schema, write_page_checksum=True) as file,
+        pq.ParquetWriter(temporary, first.schema, **options) as file,
     ):
-        for table in (first, *tables):
+        for table in chain([first], tables):
             file.write_table(table)
-            written += len(table)
-            progress("exporting", written, len(store))
-    return written
 
 
-def _program_rows(store: Store) -> Iterator[pa.Table]:
+def _program_rows(store: Store, progress: Progress) -> Iterator[pa.Table]:
     """The rows of a store with the columns of a file of programs."""
     header = {
         "format": format_tag("program", PROGRAM_FORMAT),
@@ -125,6 +128,7 @@ def _program_rows(store: Store) -> Iterator[pa.Table]:
         "model": store.info.codes,
     }
     others = [name for name in store.columns if name not in ("key", "codes", "length")]
+    written = 0
     for batch in store.batches(batch=1 << 16):
         table = pa.Table.from_batches([batch])
         rows = read_programs(table, store.info, store.path).to_arrow()
@@ -132,6 +136,8 @@ def _program_rows(store: Store) -> Iterator[pa.Table]:
         for name in others:
             rows = rows.append_column(name, table[name])
         yield rows.replace_schema_metadata({"strop": json.dumps(header)})
+        written += len(rows)
+        progress("exporting", written, len(store))
 
 
 def _spread(values: np.ndarray) -> dict[str, float] | None:
