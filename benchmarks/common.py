@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import torch
 
 from strop.device import choose_device, describe_machine
 from strop.files import read_json, write_json
+from strop.pool import cores
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -109,3 +111,17 @@ def _timed(call: Callable[[], Any], calls: int) -> float:
 def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def in_processes(work: Callable[[int], Any], count: int) -> None:
+    """Call `work` with each number below `count` in forked processes, one for each core."""
+    children = []
+    for part in range(cores()):
+        child = os.fork()
+        if child == 0:
+            for index in range(part, count, cores()):
+                work(index)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)

@@ -32,7 +32,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop
-from common import device, save, side_by_side
+from common import device, in_processes, save, side_by_side
 from strop.data import open_dataset
 from strop.device import choose_device
 from strop.files import atomic_path, read_json
@@ -183,29 +183,15 @@ def engine(arguments: Arguments) -> None:
         tokenizer.encode(squares[:8])
         marks = [_mark(0)]
         if name == "decode":
-            _in_processes(lambda index: job.read(corpus.items([index])), count)
+            in_processes(lambda index: job.read(corpus.items([index])), count)
         elif name == "loops":
-            _in_processes(lambda row: tokenizer.encode(squares[8 * row : 8 * row + 8]), count // 8)
+            in_processes(lambda row: tokenizer.encode(squares[8 * row : 8 * row + 8]), count // 8)
             count = count // 8 * 8
         else:
             torch.set_num_threads(cores())
             tokenizer.encode(squares)
         marks.append(_mark(count))
     print(json.dumps((marks[-1] - marks[0]).tolist()))
-
-
-def _in_processes(work: Callable[[int], Any], count: int) -> None:
-    """Call `work` with each number below `count` in forked processes, one for each core."""
-    children = []
-    for part in range(cores()):
-        child = os.fork()
-        if child == 0:
-            for index in range(part, count, cores()):
-                work(index)
-            os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
 
 
 def _engine_marks(

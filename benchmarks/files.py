@@ -1,11 +1,10 @@
 """`strop encode FILES` beside its two halves: reading alone, and encoding alone.
 
 All three are whole commands, from the start of the process to its end, taken in turn and repeated.
-Reading alone is what worker processes do, one for each core: read, decode and resize. Encoding
-alone starts from squares that were read before, and encodes them in one process with as many
-threads as there are cores. The share is the rate of the whole command over that of the slower half,
-by wall time (the least of each) and by CPU time (the sum of all processes), which depends less on
-other load.
+Reading alone is what worker processes do: read, decode and resize. Encoding alone starts from
+squares that were read before, eight at a time. Both take a process of one thread for each core. The
+share is the rate of the whole command over that of the slower half, by wall time and by the CPU
+time of all processes, which depends less on other load: the least of each.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from common import save
+from common import in_processes, save
 from strop.model.checkpoint import load
 from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
@@ -113,8 +112,12 @@ def run_half(half: str, folder: Path, model: str, engine: str) -> None:
         return
     tokenizer = load(model, engine=engine)
     squares = torch.from_numpy(np.load(stored, mmap_mode="c"))
-    batches = (part.to(tokenizer.device) for part in squares.split(32))
-    tokenizer.encode_batches(batches, LengthRule()).to("cpu").save(folder / "half.parquet")
+    if tokenizer.device.type != "cpu":
+        tokenizer.encode_batches(squares.split(32), LengthRule())
+        return
+    torch.set_num_threads(1)
+    parts = squares.split(8)
+    in_processes(lambda number: tokenizer.encode_batches([parts[number]], LengthRule()), len(parts))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from strop.analysis.colours import Basis
 from strop.analysis.counterfactual import erasure
+from strop.analysis.findings import Table
+from strop.analysis.page import Block, picture, to_html, to_markdown
 from strop.analysis.panels import show_program
 from strop.data import ScenesDataset
 from strop.data.samples import square, squares
@@ -51,7 +53,7 @@ PHOTOS = {
 }
 """Squares of scikit-learn's sample images: file, side, top and left in pixels."""
 MAPS = 3
-SHEET = "search.html"
+OVERVIEW, SHEET = "overview.png", "search.html"
 PREDICTED, FULL = "predicted lengths", "all codes"
 
 
@@ -98,7 +100,7 @@ def run_demo(
     model = load("photos", device=device)
     images = sample_photos(model.config.image_size)
     results.insert(0, evaluate("photos", model, images, list(PHOTOS), folder))
-    draw_overview(results[0], folder / "overview.png")
+    draw_overview(results[0], folder / OVERVIEW)
     say("A store of more squares of them, and a search in it ...")
     try:
         search_store(model, folder)
@@ -279,45 +281,54 @@ def draw_r2(
     save_figure(figure, path)
 
 
+def tables(result: DemoResult) -> tuple[Table, Table]:
+    """The programs with their R², and the scores of all images together."""
+    programs: list[list[str | int]] = [
+        [
+            f"{result.name}-{row}.png",
+            caption,
+            f"{result.predicted_r2[row]:.2f}",
+            len(program),
+            " ".join(map(str, program.codes.tolist())),
+        ]
+        for row, (caption, program) in enumerate(zip(result.captions, result.program, strict=True))
+    ]
+    scores = [
+        [label, f"{score['r2']:.2f}", f"{score['r2_centred']:.2f}"]
+        for label, score in result.scores.items()
+    ]
+    heads = [f"on these {result.name}", "r2 (scalar mean)", "r2_centred (channel means)"]
+    return (
+        Table("", ["image", "", "r2", "length", "program"], programs),
+        Table("", heads, scores),
+    )
+
+
 def write_page(results: Sequence[DemoResult], folder: Path) -> None:
     """Write `index.html`: all results on one page without external resources."""
-    sections = "".join(map(_section, results))
+    blocks: list[Block] = ["# Images as programs", picture(folder / OVERVIEW, _OVERVIEW, folder)]
+    blocks.append(_INTRODUCTION)
+    for result in results:
+        drawn = (folder / f"{result.name}-{kind}.png" for kind in ("programs", "rate"))
+        columns, curves = map(picture, drawn, (_COLUMNS, _CURVES), repeat(folder))
+        programs, scores = tables(result)
+        blocks += [f"## {result.name.capitalize()}", _ABOUT[result.name]]
+        blocks += [columns, programs, curves, scores]
     if (folder / SHEET).is_file():
-        sections += _STORE
-    write_text(
-        folder / "index.html",
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>strop</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
-        f"<body><h1>Images as programs</h1>{_OVERVIEW}<p>{_INTRODUCTION}</p>{sections}</body>"
-        "</html>\n",
-    )
-
-
-def _section(result: DemoResult) -> str:
-    name = html.escape(result.name)
-    rows = "".join(
-        f"<tr><td>{html.escape(label)}</td><td>{score['r2']:.3f}</td>"
-        f"<td>{score['r2_centred']:.3f}</td></tr>"
-        for label, score in result.scores.items()
-    )
-    return (
-        f"<h2>{name.capitalize()}</h2><p>{_ABOUT[result.name]}</p>"
-        f'<figure><img src="{name}-programs.png" alt="Each image, its features and the erasures '
-        'with the largest effect"><figcaption>Each row: the image, the features of the teacher, '
-        "the features from the program (both as principal components), a preview, and where the "
-        "features change when one token is erased, with the mean change.</figcaption></figure>"
-        f'<div class="wide">{result.program._repr_html_()}</div>'
-        f'<figure><img src="{name}-rate.png" alt="R² by length"><figcaption>R² of each image '
-        "about its own scalar mean, at every forced length.</figcaption></figure>"
-        '<div class="wide"><table><tr><th>all together</th><th>r2 (scalar mean)</th>'
-        f"<th>r2_centred (channel means)</th></tr>{rows}</table></div>"
-    )
+        blocks += ["## A store", _STORE]
+    write_text(folder / "index.html", to_html(to_markdown(blocks), folder))
 
 
 _OVERVIEW = (
-    '<figure><img src="overview.png" alt="An image, its features, its program, the features from '
-    'the program, and the patches that two of its tokens affect"></figure>'
+    "An image, its features, its program, the features from the program, and the patches that two "
+    "of its tokens affect"
 )
+_COLUMNS = (
+    "Each row: the image, the features of the teacher, the features from the program (both as "
+    "principal components), a preview, and where the features change when one token is erased, "
+    "with the mean change."
+)
+_CURVES = "R² of each image about its own scalar mean, at every forced length."
 _INTRODUCTION = (
     "The model turned each image into a short program of discrete codes and chose its length. From "
     "the program alone it reconstructed the features of a frozen vision transformer, the teacher. "
@@ -325,27 +336,17 @@ _INTRODUCTION = (
     "image, not its details."
 )
 _ABOUT = {
-    "scenes": "Scenes rendered for this page, which the model <code>scenes</code> was not trained "
+    "scenes": "Scenes rendered for this page, which the model `scenes` was not trained "
     "on. The fields of all scenes are similar. The mean field of other scenes, which needs no "
     "codes, is therefore a strong baseline.",
     "photos": "Busy and plain squares of two photographs, encoded with the model "
-    "<code>photos</code>. There are no similar images for a mean field, so the baseline is the "
+    "`photos`. There are no similar images for a mean field, so the baseline is the "
     "mean vector of each image at every location. This baseline is strong, because the vector is "
     "computed from the image itself. "
     "The photographs are scikit-learn's china.jpg and flower.jpg, by danielbuechele and vultilion "
     "on Flickr, CC BY 2.0, cropped.",
 }
 _STORE = (
-    f"<h2>A store</h2><p>More squares of both photographs are in the store <code>photos.lance"
-    f'</code>. <a href="{SHEET}">Those most like the leaves</a> were found by comparing the fields '
-    "of their programs.</p>"
-)
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
-    "color:#1c1c1c;background:#fff}h1,h2{font-weight:600}h2{margin-top:3rem}img{max-width:100%}"
-    "figure{margin:1rem 0}figcaption{color:#555;font-size:.9rem}.wide{overflow-x:auto}"
-    "table{border-collapse:collapse;margin:1rem 0}td:first-child{white-space:nowrap}"
-    "td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}"
-    "@media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#161616}"
-    "figcaption{color:#aaa}img{background:#fff}}"
+    f"More squares of both photographs are in the store `photos.lance`. [Those most like the "
+    f"leaves]({SHEET}) were found by comparing the fields of their programs."
 )

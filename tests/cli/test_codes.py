@@ -73,6 +73,24 @@ def test_mean_length_equals_the_library(
         assert len(set(program.lengths.tolist())) > 1
 
 
+@pytest.mark.parametrize("rule", [[], ["--mean-length", 6]])
+def test_workers_change_no_program(
+    rule: list[object], run: Run, model: Path, pictures: Path, tmp_path: Path
+) -> None:
+    pictures = Path(shutil.copytree(pictures, tmp_path / "pictures"))
+    (pictures / "inner" / "1a.png").write_bytes(b"no image")
+    saved = []
+    for workers in (0, 2):
+        target = tmp_path / f"{workers}.jsonl"
+        options = ("-m", model, "-o", target, "--workers", workers, "--batch", 2, *rule)
+        status, _, err = run("encode", pictures, *options)
+        assert (status, "1 of 4 images could not be read" in err) == (1, True)
+        saved.append(Program.load(target))
+    assert saved[0] == saved[1]
+    assert saved[0].names == saved[1].names
+    assert torch.equal(saved[0].codes, saved[1].codes), "inactive codes are kept, too"
+
+
 def test_a_killed_run_resumes_with_the_parts_it_has_kept(
     run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,10 +111,6 @@ def encode(
         str | None,
         typer.Option(help='Address of a Ray cluster; "auto" finds it.', **STORES),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Worker processes. Default: one per core.", **STORES),
-    ] = None,
     version: Annotated[
         str | None,
         typer.Option("--as", help="Add programs of another model.", **STORES),
@@ -130,6 +126,9 @@ def encode(
         int,
         typer.Option("--slice", min=1, help="Images committed together.", **STORES),
     ] = SLICE,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes. Default: one per core.")
+    ] = None,
     batch: Batch = 32,
     device: Device = None,
     as_json: Json = False,

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from strop.cli.console import OUT, Device, out, say
-from strop.demo import run_demo
+from strop.demo import run_demo, tables
 from strop.device import choose_device
 
 NEXT = {
@@ -39,25 +39,11 @@ def demo(
         results = run_demo(folder, device=choose_device(device), say=say)
     finally:
         torch.set_num_threads(threads)
-    for result in results:
-        table = Table("image", "", "r2", "length", "program", box=None)
-        for row, program in enumerate(result.program):
-            table.add_row(
-                f"{result.name}-{row}.png",
-                result.captions[row],
-                f"{result.predicted_r2[row]:.2f}",
-                str(len(program)),
-                " ".join(map(str, program.codes.tolist())),
-            )
-        out.print(table)
-        quality = Table(
-            f"on these {result.name}", "r2 (scalar mean)", "r2_centred (channel means)", box=None
-        )
-        for label, score in result.scores.items():
-            quality.add_row(label, f"{score['r2']:.2f}", f"{score['r2_centred']:.2f}")
-        out.print()
-        out.print(quality)
-        out.print()
+    for table in (each for result in results for each in tables(result)):
+        shown = Table(*table.header, box=None)
+        for row in table.cells():
+            shown.add_row(*row)
+        out.print(shown, "")
     out.print(f"Open {folder}/index.html, then try:", soft_wrap=True)
     # `make demo` installs strop in a virtual environment that is not on the path.
     installed = Path(sys.executable).with_name("strop")
