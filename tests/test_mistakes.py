@@ -115,6 +115,10 @@ MISTAKES = {
         lambda m: strop.encode_corpus(str(m.folder), m.folder / "a.parquet"),
         "a store is a folder",
     ),
+    "no text before keys": (
+        lambda m: strop.encode_corpus(m.folder, m.folder / "a.lance", prefix=None),
+        "A NoneType is not a prefix of keys",
+    ),
     "images as a corpus": (
         lambda m: strop.encode_corpus(m.images, m.folder / "a.lance"),
         "A Tensor is not the name of data",
@@ -146,6 +150,10 @@ MISTAKES = {
     "no name of a study": (
         lambda m: run_study(m.tok, None, "scenes:?n=4", m.folder / "out"),
         "There is no study None",
+    ),
+    "resuming nothing": (
+        lambda m: strop.train("strop-nano", m.folder, resume=True),
+        "There is no run to resume",
     ),
     "a name to train": (lambda m: strop.train("strop-xs", "a", tokenizer="photos"), LOAD_IT),
     "a name to Tokenizer": (
@@ -217,6 +225,7 @@ MISTAKES = {
         r"no file https://example\.org/a\.jpg\. Addresses are not fetched: download it",
     ),
     "a number as an image": (lambda m: m.tok.encode(5), "An int is not an image"),
+    "a number of numpy as an image": (lambda m: m.tok.encode(np.uint8(5)), "is not an image"),
     # Programs.
     "an open file of programs": (lambda m: strop.Program.load(sys.stdin), "is not a path"),
     "two indices": (

@@ -49,7 +49,7 @@ MISTAKES = [
     ("encode photos --quality 0.9 -m plain", "This model has no rate head"),
     # Ranges.
     ("encode photos --length 65", "A length of 65 is outside [1, 64]."),
-    ("encode photos --length long", "--length is 'long', not a number of codes."),
+    ("encode photos --length long", "length is 'long'. Give a number, \"max\" for all K, or"),
     ("encode photos --quality 2", "A quality of 2.0 is outside (0, 1)."),
     ("encode photos --batch 0", "'--batch': Input should be greater than or equal to 1"),
     ("encode photos --mean-length 4 --length 3", "at most one"),
@@ -59,6 +59,11 @@ MISTAKES = [
     ("encode photos --device cuda", "There is no GPU that torch can use here."),
     # Settings and options.
     ("train strop-xs --data photos --set training.lr=1", "Did you mean 'training.learning_rate'?"),
+    (
+        "train strop-xs --data photos --steps 3 --set training.steps=2",
+        "--steps and --set training.steps differ.",
+    ),
+    ("data scenes -o notes.txt --n 1", "notes.txt is a file. Name a folder."),
     ("train strop-xs --data photos --set lr=1", "Did you mean 'training.learning_rate'?"),
     ("train strop-xs --data photos --set training.steps=x", "--set training.steps is 'x'. Give a"),
     ("train strop-xs --data photos --log tensorbord", "--log is 'tensorbord'. Did you mean"),

@@ -15,6 +15,7 @@ from strop.cli.console import (
     Device,
     Json,
     Workers,
+    check_writable,
     complain,
     fail,
     out,
@@ -48,6 +49,7 @@ def scenes(
 
     Repeat the command to resume after an interruption.
     """
+    check_writable(folder, folder=True)
     chosen = choose_device(device)
     with progress_bars() as progress:
         written = write_scenes(

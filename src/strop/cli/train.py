@@ -296,10 +296,9 @@ def _resolved(
     preset: str, steps: int | None, batch: int | None, settings: list[str] | None
 ) -> Preset:
     changes = parse_assignments(settings or [])
-    if steps is not None:
-        changes["training.steps"] = steps
-    if batch is not None:
-        changes["training.batch"] = batch
+    for name, given in (("steps", steps), ("batch", batch)):
+        if given is not None and changes.setdefault(f"training.{name}", given) != given:
+            raise ConfigError(f"--{name} and --set training.{name} differ.", "Give one of them.")
     try:
         return load_preset(preset, changes)
     except ConfigError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,8 @@ def _each(images: Any) -> Iterator[ImageLike]:
     elif (held := _held(images)) is not None:
         yield held
     else:
-        if hasattr(images, "__getitem__") and not isinstance(images, Iterable):  # of a `Dataset`
+        items = isinstance(images, Sized) and hasattr(images, "__getitem__")
+        if items and not isinstance(images, Iterable):  # a `Dataset`
             images = map(images.__getitem__, range(len(images)))
         remedy = "Give paths, bytes, PIL images, arrays, tensors, or a collection of these."
         expect(images, Iterable, "an image", ImageError, remedy)

@@ -63,6 +63,7 @@ class Corpus:
     def __init__(
         self, data: PathLike | Iterable[PathLike], keep: Sequence[str] = (), prefix: str = ""
     ) -> None:
+        expect(prefix, str, "a prefix of keys", DataError, "Give text, such as a/.")
         self.sources = _open_all(data)
         self.keep = tuple(dict.fromkeys([keep] if isinstance(keep, str) else keep))
         self._starts = np.cumsum([0, *(len(dataset) for _, dataset in self.sources)])

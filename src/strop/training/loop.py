@@ -145,6 +145,8 @@ def train(
             )
         preset = replace(preset, model=tokenizer.config)
     folder = Path(out) if out is not None else None
+    if resume and folder is None:
+        raise ConfigError("There is no run to resume.", "Name its folder with out=.")
     chosen = _device(device)
     # The caller's random generators keep their state; the run has its own.
     devices = [chosen] if chosen.type == "cuda" else []
