@@ -53,7 +53,8 @@ def test_data_without_masks_is_refused_before_the_work(tokenizer, tmp_path, imag
 
 
 def test_one_of_several_needs_is_enough():
-    record = Record(image=torch.zeros(3, 4, 4), name="a", labels=torch.ones(2))
+    pixels = torch.zeros(3, 4, 4, dtype=torch.uint8)
+    record = Record(image=pixels, name="a", labels=torch.ones(2))
     check_needs(("scene or labels",), record, "x", "y")
     with pytest.raises(DataError):
         check_needs(("scene",), record, "x", "y")
