@@ -39,6 +39,21 @@ def result(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def earlier(name: str, model: str) -> str:
+    """A remark on results of a model that a later bundled model of this name has replaced."""
+    return "" if result(f"{name}/bundled")["model"] == model else f"*Measured with an earlier `{name}`.*"
+
+
+def with_remark(block: Callable[[], str], path: str, name: str = "photos") -> Callable[[], str]:
+    """A block under a remark on the model that its result was measured with."""
+
+    def marked() -> str:
+        remark = earlier(name, result(path)["model"]["codes"])
+        return f"{remark}\n\n{block()}" if remark else block()
+
+    return marked
+
+
 def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])
 
@@ -417,7 +432,9 @@ def attention() -> str:
 def findings(path: str, page: Path) -> str:
     """The tables of a study under its data and model, and its figures."""
     found = result(path)
-    parts = [f"{found['images']} images of `{found['data']}`, model `{found['model']}`."]
+    name, _, model = found["model"].rstrip(")").partition(" (")
+    remark = earlier(name, model)
+    parts = [f"{found['images']} images of `{found['data']}`, model `{found['model']}`. {remark}"]
     for each in found["tables"]:
         rows = [[cell(value) for value in row] for row in each["rows"]]
         parts.append(f"**{each['title']}**\n\n{table(each['header'], rows)}")
@@ -882,14 +899,14 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "rendering": rendering,
     "render_match": render_match,
     "attention": attention,
-    "corpus_head": corpus_head,
-    "corpus_likeness": corpus_likeness,
-    "corpus_regions": corpus_regions,
-    "corpus_latency": corpus_latency,
-    "corpus_engines": corpus_engines,
-    "corpus_store": corpus_store,
+    "corpus_head": with_remark(corpus_head, "corpus/head"),
+    "corpus_likeness": with_remark(corpus_likeness, "corpus/likeness"),
+    "corpus_regions": with_remark(corpus_regions, "corpus/regions"),
+    "corpus_latency": with_remark(corpus_latency, "corpus/latency"),
+    "corpus_engines": with_remark(corpus_engines, "corpus/engines"),
+    "corpus_store": with_remark(corpus_store, "corpus/reading"),
     "corpus_memory": corpus_memory,
-    "corpus_rate": corpus_rate,
+    "corpus_rate": with_remark(corpus_rate, "corpus/rate"),
     "corpus_cost": corpus_cost,
     "corpus_kills": corpus_kills,
     "fits": fits,

@@ -392,7 +392,7 @@ def stores(folder: Path) -> Feed:
         "width": pa.array([4] * 20, pa.int32()), "height": pa.array([4] * 20, pa.int32()),
         "source": ["/p"] * 20,
     })  # fmt: skip
-    Writer(str(folder / "whole.lance"), info, {}).append(table, "slice 0")
+    Writer(str(folder / "whole.lance"), info, {}).append(table)
     expected = strop.open_store(str(folder / "whole.lance"))[:]
     files = [path.relative_to(folder / "whole.lance")
              for path in sorted((folder / "whole.lance").rglob("*")) if path.is_file()]  # fmt: skip

@@ -167,7 +167,7 @@ def fitting(
         report(
             f"There are {images} training images, fewer than a batch of {training.batch}: batches "
             f"have {batch} images."
-            + ("" if training.batch <= 32 else " For few images see the preset strop-xs-few.")
+            + ("" if training.batch <= 32 else " For few images see the preset strop-s-few.")
         )
     return replace(training, batch=batch)
 
