@@ -41,7 +41,8 @@ def result(name: str) -> dict[str, Any]:
 
 def earlier(name: str, model: str) -> str:
     """A remark on results of a model that a later bundled model of this name has replaced."""
-    return "" if result(f"{name}/bundled")["model"] == model else f"*Measured with an earlier `{name}`.*"
+    same = result(f"{name}/bundled")["model"] == model
+    return "" if same else f"*Measured with an earlier `{name}`.*"
 
 
 def with_remark(block: Callable[[], str], path: str, name: str = "photos") -> Callable[[], str]:
