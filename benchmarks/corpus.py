@@ -54,8 +54,8 @@ from strop.store.writer import Writer
 
 SHARED = Path(os.environ.get("STROP_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 COCO = SHARED / "coco-shards"
-HELD_OUT = [COCO / f"coco2017-256-{name}.tar" for name in ("val-000", "train-004")]
-"""3,072 photographs that the bundled model was not trained on."""
+HELD_OUT = COCO / "coco2017-256-val-000.tar"
+"""1,024 photographs that the bundled model was not trained on."""
 
 Arguments = argparse.Namespace
 
@@ -92,8 +92,7 @@ def encoded(fields: Tensor, tokenizer: strop.Tokenizer) -> Program:
 
 def held_out(tokenizer: strop.Tokenizer, arguments: Arguments) -> Tensor:
     """The teacher's fields of photographs that the model was not trained on."""
-    parts = [teacher_fields([str(path)], tokenizer, arguments.cache) for path in HELD_OUT]
-    return torch.cat(parts)
+    return teacher_fields([str(HELD_OUT)], tokenizer, arguments.cache)
 
 
 def store_of(
@@ -323,7 +322,7 @@ def _synchronize(where: torch.device) -> None:
 
 def real_store(path: Path, arguments: Arguments, tokenizer: strop.Tokenizer) -> Store:
     """A store of 512 held-out photographs."""
-    fields = teacher_fields([str(HELD_OUT[0])], tokenizer, arguments.cache)[:512]
+    fields = held_out(tokenizer, arguments)[:512]
     return store_of(path, arguments, tokenizer, encoded(fields, tokenizer))
 
 
@@ -686,10 +685,10 @@ def rate(arguments: Arguments) -> None:
     tokenizer = strop.load(arguments.model, device=choose_device(None))
     fitted = torch.zeros(0, dtype=torch.float16)
     for path in sorted(COCO.glob("coco2017-256-train-*.tar")):
-        if path not in HELD_OUT and len(fitted) < arguments.fit:
+        if len(fitted) < arguments.fit:
             fields = teacher_fields([str(path)], tokenizer, arguments.cache)
             fitted = torch.cat([fitted, fields])[: arguments.fit]
-    held = teacher_fields([str(HELD_OUT[0])], tokenizer, arguments.cache).float()
+    held = held_out(tokenizer, arguments).float()
     rows = _program_points(tokenizer, held)
     print(rows, flush=True)
     mean = fitted.float().mean(dim=0)

@@ -40,7 +40,9 @@ def open_table(path: str) -> lance.LanceDataset:
         )
     try:
         with reading(path):
-            return lance.dataset(path)
+            table = lance.dataset(path)
+            _ = table.schema  # is read from the file only now, and may be damaged
+            return table
     except FormatError as error:
         if isinstance(error.__cause__, ValueError) and "not found" in str(error.__cause__).lower():
             name = path.rstrip("/")
