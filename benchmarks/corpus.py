@@ -32,7 +32,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop
-from common import device, in_processes, save, side_by_side
+from common import RESULTS, device, in_processes, save, side_by_side
 from strop.data import open_dataset
 from strop.device import choose_device
 from strop.files import atomic_path, read_json
@@ -683,29 +683,51 @@ def rate(arguments: Arguments) -> None:
     explains most, and equal lengths. Their bytes include those of a length.
     """
     tokenizer = strop.load(arguments.model, device=choose_device(None))
+    held = held_out(tokenizer, arguments).float()
+    rows = _program_points(tokenizer, held)
+    print(rows, flush=True)
+    curves = {}
+    for name, curve in _other_codes(arguments, tokenizer, held):
+        curves[name] = curve
+        print(name, curve, flush=True)
+    for row in rows:
+        each = {code: _bytes_at(curve, row["r2_centred"]) for code, curve in curves.items()}
+        row["bytes_at_equal_r2"] = each
+        reached = [size for size in each.values() if size is not None]
+        row["relative_to_best"] = row["bytes"] / min(reached) if reached else None
+    keep(
+        "rate",
+        tokenizer,
+        {
+            "images": len(held),
+            "fitted": arguments.fit,
+            "teacher": tokenizer.teacher_digest,
+            "programs": rows,
+            "curves": curves,
+        },
+    )
+
+
+def _other_codes(
+    arguments: Arguments, tokenizer: strop.Tokenizer, held: Tensor
+) -> Iterator[tuple[str, list[list[float]]]]:
+    """Names of other codes of the fields, and their [bytes, R²]. No model changes them."""
+    path = RESULTS / "corpus" / "rate.json"
+    found = read_json(path, "benchmark", 1) if path.is_file() else {}
+    now = {"images": len(held), "fitted": arguments.fit, "teacher": tokenizer.teacher_digest}
+    if {key: found.get(key) for key in now} == now:
+        yield from found["curves"].items()
+        return
     fitted = torch.zeros(0, dtype=torch.float16)
     for path in sorted(COCO.glob("coco2017-256-train-*.tar")):
         if len(fitted) < arguments.fit:
             fields = teacher_fields([str(path)], tokenizer, arguments.cache)
             fitted = torch.cat([fitted, fields])[: arguments.fit]
-    held = held_out(tokenizer, arguments).float()
-    rows = _program_points(tokenizer, held)
-    print(rows, flush=True)
     mean = fitted.float().mean(dim=0)
     around = fitted - mean.half()
-    curves = {"pca": _pca_curve(around, held, mean)}
-    print("pca", curves["pca"], flush=True)
+    yield "pca", _pca_curve(around, held, mean)
     for kind, side, sizes in LAYOUTS:
-        name = f"{kind} {side} x {side}"
-        curves[name] = _faiss_curve(kind, side, sizes, around, held, mean)
-        print(name, curves[name], flush=True)
-        for row in rows:
-            each = {code: _bytes_at(curve, row["r2_centred"]) for code, curve in curves.items()}
-            row["bytes_at_equal_r2"] = each
-            reached = [size for size in each.values() if size is not None]
-            row["relative_to_best"] = row["bytes"] / min(reached) if reached else None
-        found = {"images": len(held), "fitted": len(fitted), "programs": rows, "curves": curves}
-        keep("rate", tokenizer, found)
+        yield f"{kind} {side} x {side}", _faiss_curve(kind, side, sizes, around, held, mean)
 
 
 def _program_points(tokenizer: strop.Tokenizer, held: Tensor) -> list[dict[str, Any]]:

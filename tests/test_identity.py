@@ -212,16 +212,13 @@ def test_programs_of_0_1_0_are_accepted_by_their_fingerprint(make_tokenizer):
         make_tokenizer(seed=1).interpret(program)
 
 
-@pytest.mark.parametrize(
-    ("name", "fingerprint"), [("scenes", "2c8ef6e0bd99"), ("photos", "1b321d01c735")]
-)
-def test_bundled_models_read_programs_that_0_1_0_wrote(name, fingerprint):
-    tokenizer = Tokenizer.from_pretrained(name, device="cpu")
+def test_a_bundled_model_reads_programs_that_0_1_0_wrote():
+    tokenizer = Tokenizer.from_pretrained("scenes", device="cpu")
     program = Program(
         codes=torch.tensor([[1, 2]]),
         lengths=torch.tensor([2]),
         codebook_size=tokenizer.config.quantizer.codes,
-        model=fingerprint,
+        model="2c8ef6e0bd99",
     )
     assert tokenizer.interpret(program).isfinite().all()
 

@@ -17,7 +17,6 @@ pixels are the same and how wide the margins now are:
 from __future__ import annotations
 
 import hashlib
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ CANDIDATES = {
     "photos": (squares("china.jpg"), squares("flower.jpg")),
     "scenes": (scenes(78), scenes(79)),
 }
-"""Of each list, the first two with wide margins are taken."""
+"""Of each list, the first two with wide margins and programs of different lengths are taken."""
 
 
 def picture(name: str, tokenizer: strop.Tokenizer) -> torch.Tensor:
@@ -99,8 +98,15 @@ def write() -> None:
             lead, distance = margins(picture(name, tokenizer), tokenizer)
             return lead >= LEAD and distance >= DISTANCE
 
-        chosen = [name for names in lists for name in itertools.islice(filter(firm, names), 2)]
-        golden[model] = {name: spell(picture(name, tokenizer), tokenizer) for name in chosen}
+        golden[model] = {}
+        for names in lists:
+            found: dict[int, tuple[str, dict[str, str]]] = {}  # by length
+            for name in filter(firm, names):
+                spelt = spell(picture(name, tokenizer), tokenizer)
+                found.setdefault(len(spelt["codes"].split()), (name, spelt))
+                if len(found) == 2:
+                    break
+            golden[model] |= dict(found.values())
     write_json(PATH, "golden", 1, golden)
 
 
