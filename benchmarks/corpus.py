@@ -712,8 +712,8 @@ def _other_codes(
     arguments: Arguments, tokenizer: strop.Tokenizer, held: Tensor
 ) -> Iterator[tuple[str, list[list[float]]]]:
     """Names of other codes of the fields, and their [bytes, R²]. No model changes them."""
-    path = RESULTS / "corpus" / "rate.json"
-    found = read_json(path, "benchmark", 1) if path.is_file() else {}
+    earlier = RESULTS / "corpus" / "rate.json"
+    found = read_json(earlier, "benchmark", 1) if earlier.is_file() else {}
     now = {"images": len(held), "fitted": arguments.fit, "teacher": tokenizer.teacher_digest}
     if {key: found.get(key) for key in now} == now:
         yield from found["curves"].items()
@@ -723,6 +723,8 @@ def _other_codes(
         if len(fitted) < arguments.fit:
             fields = teacher_fields([str(path)], tokenizer, arguments.cache)
             fitted = torch.cat([fitted, fields])[: arguments.fit]
+    if len(fitted) < arguments.fit:
+        raise SystemExit(f"There are {len(fitted)} photographs to fit on: give a smaller --fit.")
     mean = fitted.float().mean(dim=0)
     around = fitted - mean.half()
     yield "pca", _pca_curve(around, held, mean)
