@@ -24,6 +24,7 @@ from strop.analysis.regions import (
     patch_shares,
 )
 from strop.analysis.subject import Subject
+from strop.cli.study import run_script
 from strop.figures import DIVERGING, PALETTE, new_figure, plain_axes
 from strop.program import Program
 from strop.statistics import Array, auc, bootstrap, mutual_information, null_p
@@ -322,4 +323,8 @@ def draw_probes(probes: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("scene or labels",))
+ANALYSIS = Analysis(name="contingency", run=run, options=Options, needs=("scene or labels",))
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)

@@ -136,9 +136,9 @@ def evaluate(
         for each in names:
             analysis = find_analysis(each)
             own = {key.name for key in fields(analysis.options)} & settings.keys()
-            options = make_options(analysis, each, {key: settings[key] for key in own})
+            options = make_options(analysis, {key: settings[key] for key in own})
             try:
-                check_subject(analysis, each, subject, options)
+                check_subject(analysis, subject, options)
             except StropError as error:
                 if each in suites:
                     raise

@@ -36,9 +36,10 @@ STUDIES = {
     ),
     "lengths": Entry("strop.analysis.length_rules", "rules for choosing lengths, side by side"),
     "complexity": Entry("strop.analysis.complexity", "program length against image complexity"),
-    "controls": Entry("strop.analysis.controls", "the effect of order, prefix and position"),
-    "grammar": Entry("strop.analysis.grammar", "prediction of the next code"),
 }
 """What the codes mean: `strop study` runs one of these."""
 
 ANALYSES = EVALUATIONS | STUDIES
+
+MOVED = ("controls", "grammar")
+"""Studies that are scripts in `research/structure` now."""

@@ -1,4 +1,9 @@
-"""Grammar: prediction of the next code, by n-gram counts and by a trained prior."""
+"""Grammar: prediction of the next code, by n-gram counts and by a trained prior.
+
+    python research/structure/grammar.py MODEL --data SPEC --out FOLDER
+
+It writes the prior as `prior.safetensors`, for `load_prior` and `strop store export`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ from strop.analysis.panels import bars, lines, picture_grid
 from strop.analysis.prior import Prior
 from strop.analysis.prior_training import WIDTH, train_prior
 from strop.analysis.subject import Subject, check_disjoint
+from strop.cli.study import run_script
 from strop.data.loader import record_batches
 from strop.data.spec import open_dataset
 from strop.errors import DataError
@@ -320,4 +326,10 @@ def informative_bigrams(
     ]
 
 
-ANALYSIS = Analysis(run=run, options=Options, roles=("codes", "fields", "lengths", "pictures"))
+ANALYSIS = Analysis(
+    name="grammar", run=run, options=Options, roles=("codes", "fields", "lengths", "pictures")
+)
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)

@@ -1,4 +1,7 @@
-"""Controls: how much the order of tokens, the prefix, and a token's position matter."""
+"""Controls: how much the order of tokens, the prefix, and a token's position matter.
+
+python research/structure/controls.py MODEL --data SPEC --out FOLDER
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, lines
 from strop.analysis.regions import REMOVALS, RemovalOptions, erasure_maps
 from strop.analysis.subject import Subject
+from strop.cli.study import run_script
 from strop.figures import MUTED, PALETTE, Figure, new_figure
 from strop.metrics import r2, r2_centred
 from strop.statistics import Array, mean_interval, paired_test
@@ -266,4 +270,8 @@ def _correlation(a: Tensor, b: Tensor) -> Array:
     return ((a * b).sum(dim=1) / (a.norm(dim=1) * b.norm(dim=1))).numpy()
 
 
-ANALYSIS = Analysis(run=run, options=RemovalOptions)
+ANALYSIS = Analysis(name="controls", run=run, options=RemovalOptions)
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)
