@@ -192,7 +192,7 @@ def run_study(
         return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
 
 
-def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dict[str, Any]:
+def identities(subject: Subject, analysis: Analysis, options: Any) -> dict[str, Any]:
     """The identities of everything that can change the result: the model's by role, the data's.
 
     An option with `dataset` in its field's metadata is the spec of further data.
@@ -205,7 +205,7 @@ def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dic
         **train,
         **{
             each.name: of_dataset(open_dataset(spec))
-            for each in (fields(options) if options is not None else ())
+            for each in fields(options)
             if each.metadata.get("dataset") and (spec := getattr(options, each.name))
         },
     }

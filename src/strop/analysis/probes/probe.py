@@ -24,7 +24,8 @@ from strop.analysis.metric_info import METRICS
 from strop.analysis.panels import Panel, lines, picture_grid, show_ids
 from strop.analysis.probes.fitting import LEAST_IMAGES, fit_probe
 from strop.analysis.probes.heads import Probe, Representation, make_probe
-from strop.analysis.probes.protocol import Head, Schedule, find_protocol
+from strop.analysis.probes.protocol import Protocol as ProbeProtocol
+from strop.analysis.probes.protocol import find_protocol
 from strop.analysis.probes.representations import (
     DIFFERENCES,
     SEQUENCES,
@@ -41,7 +42,7 @@ from strop.errors import DataError
 from strop.figures import HEAT, Axes, Figure, new_figure, show_image
 from strop.statistics import Array, Interval
 
-_SCALARS = 1 << 25  # upsampled at a time
+_SCALARS, _IMAGES = 1 << 25, 256  # the most that are upsampled, and scored, at a time
 _SHOWN = ("teacher", "latent", "program")  # predictions in the figure
 _ROWS = 5
 
@@ -50,7 +51,7 @@ _ROWS = 5
 class Options:
     """Options of probes.
 
-    protocol  `paper`, `strong` or `dinov3`: see `strop.analysis.probes.protocol`
+    protocol  `paper` or `strong`: see `strop.analysis.probes.protocol`
     seed      of probes, intervals and the order of shuffled programs
     """
 
@@ -72,11 +73,9 @@ class Task(Protocol):
     """A task on cached features. `rows` are images of the training set, or of the scored one."""
 
     outputs: int
-    locations: int
-    schedule: Schedule
-    head: Head
-    images: int
-    chunk: int
+    locations: int  # 1 if the probe is pooled
+    protocol: ProbeProtocol
+    truth: Tensor  # (n, ...) of the images to score
     statistics: Statistics  # the headline metric first
     scores: Scores
 
@@ -89,8 +88,6 @@ class Task(Protocol):
 
 class MapTask(Task, Protocol):
     """A task whose truth is a map of every image."""
-
-    truth: Tensor
 
     def predict(self, output: Tensor) -> Tensor:
         """A probe's output (b, S, outputs) to maps (b, H, H)."""
@@ -123,20 +120,26 @@ def fit_on(
     device = torch.device(device)
     train = train.to(device) if fits_on(device, train.nbytes) else train
 
-    def loss(probe: Probe, rows: Tensor, step: int) -> Tensor:
+    def loss(probe: Probe, rows: Tensor) -> Tensor:
         return task.loss(probe(train[rows].to(device)), rows)
 
     make = partial(
-        make_probe, train, task.outputs, task.head, locations=task.locations, sequence=sequence
+        make_probe,
+        train,
+        task.outputs,
+        locations=task.locations,
+        sequence=sequence,
+        pooling=task.protocol.pooling,
     )
-    return fit_probe(make, loss, task.images, task.schedule, seed=seed, device=device)
+    return fit_probe(make, loss, len(train), task.protocol, seed=seed, device=device)
 
 
 @torch.no_grad()
 def measured(task: Task, probe: Probe, scored: Representation) -> Array:
     """The sums of a trained probe on the images to score."""
     device = next(probe.parameters()).device
-    chunks = [slice(start, start + task.chunk) for start in range(0, len(scored), task.chunk)]
+    chunk = max(1, min(_IMAGES, _SCALARS // (task.outputs * task.truth[0].numel())))
+    chunks = [slice(start, start + chunk) for start in range(0, len(scored), chunk)]
     return np.concatenate([task.measure(probe(scored[rows].to(device)), rows) for rows in chunks])
 
 
@@ -281,13 +284,7 @@ def required(part: Tensor | None) -> Tensor:
     return part
 
 
-def upsample(output: Tensor, size: Sequence[int], grid: tuple[int, int] | None = None) -> Tensor:
-    """Output (b, S, C) on a grid, by default a square one, to (b, C, H, W), bilinearly."""
-    high, wide = grid or (math.isqrt(output.shape[1]),) * 2
-    maps = output.float().transpose(1, 2).unflatten(-1, (high, wide))
+def upsample(output: Tensor, size: Sequence[int]) -> Tensor:
+    """Output (b, S, C) on a square grid to (b, C, H, W), bilinearly."""
+    maps = output.float().transpose(1, 2).unflatten(-1, (math.isqrt(output.shape[1]), -1))
     return F.interpolate(maps, tuple(size), mode="bilinear", align_corners=False)
-
-
-def chunk_size(channels: int, truth: Tensor) -> int:
-    """How many images to upsample at once."""
-    return max(1, _SCALARS // (channels * truth[0].numel()))
