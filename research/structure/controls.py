@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.analysis.findings import Findings, Section
+from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, lines
 from strop.analysis.regions import REMOVALS, RemovalOptions, erasure_maps
@@ -46,26 +46,25 @@ def run(subject: Subject, options: RemovalOptions) -> Findings:
         name: paired_test(*averaged(*(turn[name] for turn in turns)), **options.sampling)
         for name in turns[0]
     }
-    return Findings.of(
-        Section(
-            "order",
-            order,
-            "Order, and programs of other images",
-            ("", "cosine to the teacher", "low", "high", "r2", "r2_centred", "field changed"),
-        ),
-        Section(
-            "sizes",
-            sizes,
-            "Cosine to the teacher by number of tokens",
-            ("tokens", "images", PREFIX, SUBSET, MOVED, "d", "p"),
-        ),
-        Section(
-            "transplants",
-            moved,
-            "A token moved to the same position of another program",
-            ("", "moved token", "control", "d", "p", "images"),
-        ),
-        numbers={"swaps": swaps},
+    return Findings(
+        numbers={"swaps": swaps, "order": order, "sizes": sizes, "transplants": moved},
+        tables=[
+            Table.of(
+                "Order, and programs of other images",
+                ("", "cosine to the teacher", "low", "high", "r2", "r2_centred", "field changed"),
+                order,
+            ),
+            Table.of(
+                "Cosine to the teacher by number of tokens",
+                ("tokens", "images", PREFIX, SUBSET, MOVED, "d", "p"),
+                sizes,
+            ),
+            Table.of(
+                "A token moved to the same position of another program",
+                ("", "moved token", "control", "d", "p", "images"),
+                moved,
+            ),
+        ],
         figures={
             "order": draw_order(order, swaps),
             "prefix": draw_sizes(sizes),

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.analysis.findings import Findings, Section
+from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, lines, picture_grid
 from strop.analysis.prior import Prior
@@ -108,31 +108,33 @@ def run(subject: Subject, options: Options) -> Findings:
     figures = {"models": draw_models(spent, len(test) / symbols, test, drawn)}
     if subject.tokenizer.decoder is not None:
         figures["samples"] = draw_samples(subject.tokenizer, prior, test, drawn)
-    return Findings.of(
-        Section(
-            "models",
-            models,
-            "Held-out programs",
-            ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
-        ),
-        Section(
-            "bigrams",
-            bigrams,
-            "Most informative pairs",
-            ("code", "next", "count", "expected", "PMI, bits"),
-        ),
-        Section(
-            "lengths",
-            lengths,
-            "Distance of length distributions",
-            ("", "total variation", "Kolmogorov-Smirnov"),
-        ),
+    return Findings(
         numbers={
+            "models": models,
+            "bigrams": bigrams,
+            "lengths": lengths,
             "programs": len(train),
             "test_programs": len(test),
             "codebook_size": train.codebook_size,
             "fixed_rate_bits": fixed,
         },
+        tables=[
+            Table.of(
+                "Held-out programs",
+                ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
+                models,
+            ),
+            Table.of(
+                "Most informative pairs",
+                ("code", "next", "count", "expected", "PMI, bits"),
+                bigrams,
+            ),
+            Table.of(
+                "Distance of length distributions",
+                ("", "total variation", "Kolmogorov-Smirnov"),
+                lengths,
+            ),
+        ],
         figures=figures,
         files={"prior.safetensors": prior.to_bytes()},
         notes=(

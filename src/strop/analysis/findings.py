@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from strop.config import to_dict
 from strop.figures import Figure, save_figure
@@ -19,15 +19,6 @@ from strop.files import PathLike, atomic_path, read_json, write_json, write_text
 FORMAT = 1
 Cell = str | int | float | None
 Rows = Mapping[str, Any] | Sequence[Any]
-
-
-class Section(NamedTuple):
-    """Numbers under one key of the JSON file, with the table that shows them."""
-
-    key: str
-    rows: Rows
-    title: str
-    header: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,7 @@ class Findings:
     values     numbers by the name of a metric (`strop.analysis.metrics`)
     intervals  [low, high] by the same names
     numbers    further keys of the JSON file: anything JSON can hold; NaN becomes null
-    tables     what a reader should see of the numbers
+    tables     what a reader should see of the numbers; those without rows are left out
     figures    by name; NAME-FIGURE.png is written
     files      further text or bytes by path inside the folder, such as an HTML page
     notes      sentences that say what was compared, and what it does not show
@@ -80,20 +71,13 @@ class Findings:
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
-    @classmethod
-    def of(cls, *sections: Section, numbers: Mapping[str, Any], **others: Any) -> Findings:
-        """Findings of sections, and of numbers without a table. A section without rows has none."""
-        tables = [Table.of(each.title, each.header, each.rows) for each in sections if each.rows]
-        shown = {each.key: each.rows for each in sections}
-        return cls(numbers={**numbers, **shown}, tables=tables, **others)
-
     def content(self) -> dict[str, Any]:
         """What the JSON file holds of the findings."""
         return {
             **({"values": dict(self.values)} if self.values else {}),
             **({"intervals": dict(self.intervals)} if self.intervals else {}),
             **self.numbers,
-            "tables": [to_dict(table) for table in self.tables],
+            "tables": [to_dict(table) for table in self.tables if table.rows],
             "figures": list(self.figures),
             "notes": list(self.notes),
         }
@@ -120,7 +104,7 @@ def write_findings(
     parts = [
         f"# {name}",
         f"{result['images']} images of `{result['data']}`, model `{shown}`.",
-        *(table.markdown() for table in findings.tables),
+        *(table.markdown() for table in findings.tables if table.rows),
         *(f"![{title}]({name}-{title}.png)" for title in findings.figures),
         *(f"[{path}]({path})" for path in findings.files if path.endswith(".html")),
         *findings.notes,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from strop.analysis.counterfactual import Removal, pair_erasure, rows_within
-from strop.analysis.findings import Findings, Section
+from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import Panel, picture_grid, show_ids
 from strop.analysis.regions import (
@@ -99,18 +99,20 @@ def run(subject: Subject, options: Options) -> Findings:
     # Without an inactive token nothing changes: zero by construction, so there is no test.
     control = "active pairs against inactive tokens"
     comparisons[control] = {**comparisons[control], "d": None, "p": None}
-    return Findings.of(
-        Section(
-            "comparisons",
-            comparisons,
-            "Synergy, averaged over each image's pairs",
-            ("", "first", "second", "effect size d", "p", "images"),
-        ),
+    return Findings(
         numbers={
+            "comparisons": comparisons,
             "pairs": len(active.scores),
             "score": mean_interval(by_image(active.pairs, active.scores, images), draws=500),
             "positive": float((active.scores > 0).mean()),
         },
+        tables=[
+            Table.of(
+                "Synergy, averaged over each image's pairs",
+                ("", "first", "second", "effect size d", "p", "images"),
+                comparisons,
+            )
+        ],
         figures={"pairs": draw_maps(subject, maps, active, masks, options.edit)},
         notes=(
             "Syn = D_ij - D_i - D_j. It is positive where either token suffices to keep the field "
