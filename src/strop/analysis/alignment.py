@@ -146,22 +146,6 @@ def interpreted(tokenizer: Tokenizer, program: Program, fields: Tensor) -> Pairs
         yield made, fields[start : start + _CHUNK].to(made.device)
 
 
-def probe_weighted(pairs: Pairs, weights: Tensor) -> dict[str, float]:
-    """R² of fields projected onto the weights (C, d_enc) of a probe: other errors do not count.
-
-    The mean over classes is subtracted from the weights, since it shifts the logits of all classes
-    equally. With one output, such as a depth, the weights are used as they are.
-    """
-    weights = weights.float() if len(weights) == 1 else weights.float() - weights.float().mean(0)
-
-    def projected() -> Pairs:
-        for made, true in pairs:
-            projection = weights.to(made.device).T
-            yield made.float() @ projection, true.float() @ projection
-
-    return {"r2_probe": agree(projected()).scores()["r2_centred"]}
-
-
 def _budgets(
     tokenizer: Tokenizer,
     fields: Tensor,

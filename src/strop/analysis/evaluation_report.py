@@ -18,7 +18,6 @@ from strop.analysis.registry import EVALUATIONS
 from strop.data.spec import parse_spec
 from strop.errors import DataError
 from strop.files import PathLike, read_json, write_json, write_text
-from strop.statistics import pearson
 
 COLUMNS = {
     "alignment": "cosine r2 r2_centred rmse codebook_used codebook_effective perplexity "
@@ -26,7 +25,7 @@ COLUMNS = {
     "pixels": "ssim ssim_mean_image lpips",
     "rate": "length_mean r2 search_length_mean search_correlation regret_r2 regret_r2_fixed "
     "regret_r2_search choice_gain_r2 search_cost",
-    "segmentation": "miou pixel_accuracy class_accuracy r2_probe",
+    "segmentation": "miou pixel_accuracy class_accuracy",
     "multilabel": "map map_11",
     "depth": "depth_rmse abs_rel delta1 delta2 delta3",
 }
@@ -172,7 +171,6 @@ def report_blocks(parts: list[Result], folder: Path) -> Iterator[Block]:
         some = [part for part in parts if part["suite"] == suite]
         if some:
             yield from _suite(suite, some, folder)
-    yield from _predictors(parts)
     yield from _beside_the_paper(parts)
     used = {
         name for part in parts for found in scores_of(part).values() for name in found["values"]
@@ -274,28 +272,6 @@ def _baselines(part: Result) -> Iterator[Block]:
     ]
     if rows:
         yield metric_table(("lengths", "code", "bits"), rows, HEADLINE)
-
-
-def _predictors(parts: list[Result]) -> Iterator[Block]:
-    """The correlation of alignment metrics with mIoU, if there are at least three models."""
-    results = {(p["suite"], p["model"]["fingerprint"], p["data"]): p for p in parts}
-    rows: list[dict[str, float]] = []
-    for (suite, *where), part in results.items():
-        beside = results.get(("alignment", *where))
-        latent = part.get("representations", {}).get("latent")
-        if suite == "segmentation" and beside and latent:
-            rows.append({**beside["values"], **part.get("values", {}), **latent["values"]})
-    if len(rows) < 3:
-        return
-    names = [name for name in (*HEADLINE.split(), "r2_probe") if name in rows[0]]
-    miou = [row["miou"] for row in rows]
-    yield "## Which metric predicts mIoU"
-    yield (
-        f"Pearson's r with the mIoU of the interpreted field, over {len(rows)} pairs of model and "
-        "dataset."
-    )
-    found = [[METRICS[n].title, f"{pearson([row[n] for row in rows], miou):.3f}"] for n in names]
-    yield Table("", ["", "r"], found)
 
 
 def _beside_the_paper(parts: list[Result]) -> Iterator[Block]:

@@ -40,9 +40,6 @@ METRICS: dict[str, Metric] = {
     "r2_centred_mean_field": Metric(
         "R² centred, mean field", "R² centred of the mean field: no bits", ""
     ),
-    "r2_probe": Metric(
-        "R² probe", "R² centred of the field, projected onto the weights of a probe of the teacher"
-    ),
     "effective_rank": Metric(
         "effective rank",
         "exp of the entropy of the normalised singular values of the teacher's centred patches",

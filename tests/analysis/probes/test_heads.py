@@ -10,7 +10,6 @@ from strop.analysis.probes.heads import (
     InterpreterReader,
     Probe,
     QueryReader,
-    Readout,
     Tokens,
     make_probe,
 )
@@ -74,17 +73,6 @@ def test_fields_are_read_as_they_are_or_pooled_by_their_mean():
     assert torch.equal(FieldReader(pooled=False)(field.half()), field.half().float())
     pooled = FieldReader(pooled=True)(field)
     torch.testing.assert_close(pooled, field.mean(dim=1, keepdim=True))
-
-
-def test_the_weights_are_those_of_norm_and_linear_layer_together():
-    readout = Readout(6, 3)
-    torch.nn.init.normal_(readout.linear.weight)
-    field = 5 * torch.randn(8, 10, 6) + 2
-    readout.train()(field)
-    torch.nn.init.normal_(readout.norm.weight)
-    readout.eval()
-    a, b = field[:1], field[1:2]
-    torch.testing.assert_close(readout(a) - readout(b), (a - b) @ readout.weights().T)
 
 
 def test_probes_are_made_for_what_they_read():

@@ -198,4 +198,4 @@ def test_a_seed_decides_all_figures():
     first, probe = run_probe(task, noisy, val, seed=4)
     again, other = run_probe(task, noisy, val, seed=4)
     assert first == again
-    assert torch.equal(probe.readout.weights(), other.readout.weights())
+    assert torch.equal(probe.readout.linear.weight, other.readout.linear.weight)

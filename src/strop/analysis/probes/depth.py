@@ -34,7 +34,7 @@ def run(subject: Subject, options: LengthOptions) -> Findings:
     protocol = find_protocol(options.protocol)
     depths = required(subject.fitted_on().records.depth), required(subject.records.depth)
     task = DepthTask(*depths, subject.fields.shape[1], protocol)
-    numbers, figures, _ = probe_maps(subject, task, options)
+    numbers, figures = probe_maps(subject, task, options)
     return Findings(numbers={**numbers, "hyperparameters": asdict(protocol)}, figures=figures)
 
 

@@ -71,14 +71,6 @@ class Readout(nn.Module):
         """(B, S, d) to (B, S, C)."""
         return self.linear(self.norm(x.flatten(0, 1))).unflatten(0, x.shape[:2])
 
-    @torch.no_grad()
-    def weights(self) -> Tensor:
-        """(C, d): batch norm and linear layer as one linear map."""
-        assert self.norm.running_var is not None
-        return (
-            self.linear.weight * self.norm.weight / (self.norm.running_var + self.norm.eps).sqrt()
-        )
-
 
 class FieldReader(nn.Module):
     """The field itself, or its mean over locations if `pooled`."""

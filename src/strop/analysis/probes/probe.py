@@ -179,12 +179,12 @@ def probe_representations(
 
 def probe_maps(
     subject: Subject, task: MapTask, options: LengthOptions
-) -> tuple[dict[str, Any], dict[str, Figure], dict[str, Probe]]:
-    """Probes of maps, also at forced lengths: numbers, figures, and the trained probes."""
+) -> tuple[dict[str, Any], dict[str, Figure]]:
+    """Probes of maps, also at forced lengths: numbers and figures."""
     numbers, probes = probe_representations(subject, task, options.seed)
     lengths, figures = probe_lengths(subject, task, options)
     figures["predictions"] = show_predictions(subject, task, probes, options.seed)
-    return {**numbers, "lengths": lengths}, figures, probes
+    return {**numbers, "lengths": lengths}, figures
 
 
 def probe_lengths(

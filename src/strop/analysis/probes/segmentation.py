@@ -9,10 +9,8 @@ import math
 from dataclasses import asdict
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
-from strop.analysis.alignment import interpreted, probe_weighted
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.probes.probe import (
@@ -30,27 +28,13 @@ from strop.statistics import Array
 
 
 def run(subject: Subject, options: LengthOptions) -> Findings:
-    """Probe every representation.
-
-    Also `r2_probe`: R² of the interpreted field, projected onto the weights of the probe of the
-    teacher's field. These weights (C, d_enc) are written to `segmentation.safetensors`.
-    """
+    """Probe every representation."""
     protocol = find_protocol(options.protocol)
     masks = required(subject.fitted_on().records.semantic), required(subject.records.semantic)
     task = SegmentationTask(*masks, len(subject.classes), subject.fields.shape[1], protocol)
-    numbers, figures, probes = probe_maps(subject, task, options)
-    weights = probes["teacher"].readout.weights().cpu()
-    pairs = interpreted(subject.tokenizer, subject.program, subject.fields)
-    return Findings(
-        values=probe_weighted(pairs, weights),
-        numbers={
-            **numbers,
-            "class_names": list(subject.classes),
-            "hyperparameters": asdict(protocol),
-        },
-        figures=figures,
-        files={"segmentation.safetensors": save({"weights": weights.contiguous()})},
-    )
+    numbers, figures = probe_maps(subject, task, options)
+    shared = {"class_names": list(subject.classes), "hyperparameters": asdict(protocol)}
+    return Findings(numbers={**numbers, **shared}, figures=figures)
 
 
 ANALYSIS = Analysis(
