@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from strop.agreement import Agreement
 from strop.analysis import length_rules
+from strop.analysis.length_choice import Curves
 from strop.analysis.length_rules import (
     CLASSES,
     ONE,
@@ -16,12 +19,12 @@ from strop.analysis.length_rules import (
     RATE,
     SEARCH,
     VERIFIED,
-    Curves,
     Options,
     compare,
     crossed,
     error_at_mean,
     run,
+    share,
     turned,
 )
 from strop.analysis.subject import Subject
@@ -29,9 +32,17 @@ from strop.data import ScenesDataset
 from strop.errors import ModelError
 from strop.model.length_head import LengthHeadConfig
 
-COSINE = torch.tensor([[0.7, 0.9, 0.95], [0.5, 0.6, 0.9]], dtype=torch.double)
-RESIDUAL = torch.tensor([[3.0, 1.0, 0.5], [8.0, 6.0, 1.0]], dtype=torch.double)
-CURVES = Curves(COSINE, RESIDUAL, total=100.0, size=4)
+COSINE = np.array([[0.7, 0.9, 0.95], [0.5, 0.6, 0.9]])
+RESIDUAL = np.array([[3.0, 1.0, 0.5], [8.0, 6.0, 1.0]])
+# The sum of squares about the mean of each channel is 100.
+WHOLE = Agreement(
+    residual=RESIDUAL[:, 2],
+    cosine=COSINE[:, 2],
+    square=np.array([50.0, 50.0]),
+    channels=np.zeros((2, 2)),
+    size=4,
+)
+CURVES = Curves(COSINE, RESIDUAL, WHOLE)
 
 
 def one(knob: float) -> torch.Tensor:
@@ -39,9 +50,9 @@ def one(knob: float) -> torch.Tensor:
 
 
 def test_the_knob_is_turned_until_the_lengths_are_enough():
-    low, high = turned(one, lambda lengths: CURVES.share(lengths, 0.9) >= 0.5)
+    low, high = turned(one, lambda lengths: share(CURVES, lengths, 0.9) >= 0.5)
     assert (low.tolist(), high.tolist()) == ([1, 1], [2, 2])
-    assert turned(one, lambda lengths: CURVES.share(lengths, 0.9) >= 1)[1].tolist() == [3, 3]
+    assert turned(one, lambda lengths: share(CURVES, lengths, 0.9) >= 1)[1].tolist() == [3, 3]
     assert turned(one, lambda lengths: False)[1].tolist() == [3, 3]
     assert turned(one, lambda lengths: True)[1].tolist() == [1, 1]
 
@@ -62,14 +73,15 @@ def test_what_is_fitted_to_one_half_speaks_of_the_other():
 
 def rules() -> dict[str, length_rules.Rule]:
     def search(knob: float) -> torch.Tensor:
-        enough = torch.cat([knob <= COSINE, torch.ones(2, 1, dtype=torch.bool)], dim=1)
+        reached = knob <= torch.from_numpy(COSINE)
+        enough = torch.cat([reached, torch.ones(2, 1, dtype=torch.bool)], dim=1)
         return (1 + enough.int().argmax(dim=1)).clamp(max=3)
 
     return dict.fromkeys((ONE, CLASSES, PAPER, RATE), one) | {SEARCH: search, VERIFIED: search}
 
 
 def test_rules_are_compared_at_one_quality_and_at_one_mean_by_hand():
-    predicted = RESIDUAL.log()[:, None].repeat(1, 2, 1)
+    predicted = torch.from_numpy(RESIDUAL).log()[:, None].repeat(1, 2, 1)
     options = Options(quality=0.9, confidence=1 - 1e-9, means=(2, 9))
     found = compare(rules(), CURVES, predicted, options)
     assert found["at_quality"][ONE] == {"tokens": 3, "of_one_length": 1, "reached": 1}

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from strop import metrics
 from strop.agreement import agree
-from strop.analysis.length_choice import best_residual, compare_lengths, curves_of, search_residual
+from strop.analysis.length_choice import (
+    best_residual,
+    compare_lengths,
+    curves_of,
+    joined,
+    search_residual,
+)
 from strop.analysis.subject import encode_fields
 
 curves = st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=4).map(
@@ -52,7 +58,7 @@ def test_where_every_token_saves_less_than_the_last_the_best_is_reached(errors):
 
 
 def fields_with_curve(errors):
-    """Agreements at each length of images whose squared error there is given: (n, K)."""
+    """The curves of images whose squared error at each length is given: (n, K)."""
     target = torch.stack([torch.eye(4)] * len(errors))
     made = []
     for column in np.array(errors).T:
@@ -60,7 +66,7 @@ def fields_with_curve(errors):
             [0.0, 0, 0, 1]
         )
         made.append(agree([(target + torch.nn.functional.pad(off[:, None], (0, 0, 0, 3)), target)]))
-    return made
+    return joined(made)
 
 
 def test_regret_by_hand():

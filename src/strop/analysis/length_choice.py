@@ -10,14 +10,14 @@ gain over one length for all images.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from strop.agreement import Agreement, agree, total_square
@@ -60,56 +60,69 @@ def run(subject: Subject, options: Options) -> Findings:
 ANALYSIS = Analysis(run=run, options=Options)
 
 
+class Curves(NamedTuple):
+    """What programs reach at every length.
+
+    cosine, residual  (n, K) float64: mean cosine, and squared error summed over the field
+    whole             the agreement at length K
+    """
+
+    cosine: Array
+    residual: Array
+    whole: Agreement
+
+    def at(self, lengths: ArrayLike) -> Agreement:
+        """The agreement at lengths (n,), or at one length for all."""
+        where = np.arange(len(self.cosine)), np.asarray(lengths) - 1
+        return replace(self.whole, residual=self.residual[where], cosine=self.cosine[where])
+
+
 def curves_of(
     tokenizer: Tokenizer,
     program: Program,
     fields: Tensor,
     inside: Tensor | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Agreement]:
-    """K agreements with fields (n, S, d_enc), where they are `inside`: at lengths 1, 2, ..., K."""
-    curves = []
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Curves:
+    """Agreements with fields (n, S, d_enc), where they are `inside`, at lengths 1, 2, ..., K."""
+    agreements = []
     for length in range(1, program.capacity + 1):
         made = interpreted(tokenizer, program.with_lengths(length), fields)
-        curves.append(agree(made, inside))
-        if progress is not None:
-            progress(length, program.capacity)
-    return curves
+        agreements.append(agree(made, inside))
+        progress(length, program.capacity)
+    return joined(agreements)
 
 
-def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
+def joined(agreements: Sequence[Agreement]) -> Curves:
+    """The curves of agreements at lengths 1, 2, ..., K."""
+    cosine, residual = (
+        np.stack([getattr(each, name) for each in agreements], axis=1)
+        for name in ("cosine", "residual")
+    )
+    return Curves(cosine, residual, agreements[-1])
+
+
+def compare_lengths(curves: Curves, chosen: Tensor) -> dict[str, Any]:
     """All figures, from the agreement at each length and the model's lengths (n,)."""
-    residual = np.stack([each.residual for each in curves], axis=1)
-    cosine = np.stack([each.cosine for each in curves], axis=1)
-    searched = shortest_within(torch.from_numpy(1 - cosine), TOLERANCE)
-    own, found = chosen.cpu().numpy(), searched.numpy()
-    whole = curves[-1]
-
-    def scores(lengths: NDArray[np.int64]) -> dict[str, float]:
-        rows = np.arange(len(lengths))
-        at = {"residual": residual[rows, lengths - 1], "cosine": cosine[rows, lengths - 1]}
-        return Agreement(
-            **at, square=whole.square, channels=whole.channels, size=whole.size
-        ).scores()
-
-    at_lengths = [each.scores() for each in curves]
-    mean = float(own.mean())
-    total = whole.total
-    every = np.arange(1, len(curves) + 1)
+    residual, errors, whole = curves.residual, 1 - curves.cosine, curves.whole
+    own = chosen.cpu().numpy()
+    found = shortest_within(torch.from_numpy(errors), TOLERANCE).numpy()
+    at_own, mean, total = curves.at(own), float(own.mean()), whole.total
+    spent = at_own.residual.sum()
+    every = np.arange(1, residual.shape[1] + 1)
+    at_lengths = [curves.at(length).scores() for length in every]
     best, *best_at = best_residual(residual, [mean, *every])
-    at_own = residual[np.arange(len(own)), own - 1].sum()
-    regret = float((at_own - best) / total)
-    by_search = search_residual(residual, 1 - cosine, mean)
+    regret = float((spent - best) / total)
     means = whole.channels.mean(axis=1)
     gain = bootstrap(partial(choice_gain, whole.size), residual, own, whole.square, means)
-    chosen_scores = scores(own)
+    chosen_scores = at_own.scores()
     values = {
         "length_mean": mean,
         "search_length_mean": float(found.mean()),
         "search_correlation": pearson(own, found),
         "regret_r2": regret,
         "regret_r2_fixed": regret + gain.value,
-        "regret_r2_search": float((at_own - by_search) / total),
+        "regret_r2_search": float((spent - search_residual(residual, errors, mean)) / total),
         "choice_gain_r2": gain.value,
         **{name: chosen_scores[name] for name in ("cosine", "r2", "r2_centred")},
     }
@@ -119,7 +132,7 @@ def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
         "values": values,
         "intervals": {"choice_gain_r2": [gain.low, gain.high]},
         "search_rank_correlation": spearman(own, found),
-        "searched": scores(found),
+        "searched": curves.at(found).scores(),
         "curve": {
             "length": every.tolist(),
             **{name: [each[name] for each in at_lengths] for name in at_lengths[0]},
