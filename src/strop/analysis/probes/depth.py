@@ -6,45 +6,17 @@ Section 4, "Supervised downstream probes"; Tables 12 and 13.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.analysis.findings import Findings
-from strop.analysis.frame import Analysis
-from strop.analysis.probes.probe import (
-    LengthOptions,
-    check_splits,
-    probe_maps,
-    required,
-    upsample,
-)
-from strop.analysis.probes.protocol import Protocol, find_protocol
+from strop.analysis.probes.probe import probe_analysis, upsample
+from strop.analysis.probes.protocol import Protocol
 from strop.analysis.probes.scores import DEPTH, depth_errors, depth_scores
-from strop.analysis.subject import Subject
 from strop.statistics import Array
 
 LEAST = 1e-3
 """The least depth that is predicted, in metres; the most is that of the deepest training pixel."""
-
-
-def run(subject: Subject, options: LengthOptions) -> Findings:
-    """Probe every representation."""
-    protocol = find_protocol(options.protocol)
-    depths = required(subject.fitted_on().records.depth), required(subject.records.depth)
-    task = DepthTask(*depths, subject.fields.shape[1], protocol)
-    numbers, figures = probe_maps(subject, task, options)
-    return Findings(numbers={**numbers, "hyperparameters": asdict(protocol)}, figures=figures)
-
-
-ANALYSIS = Analysis(
-    run=run,
-    options=LengthOptions,
-    needs=("depth",),
-    fits=True,
-    check=lambda subject, options: check_splits(subject, options.protocol),
-)
 
 
 class DepthTask:
@@ -85,3 +57,12 @@ def pooled_depth(depth: Tensor, locations: int) -> tuple[Tensor, Tensor]:
     known = F.adaptive_avg_pool2d((depth > 0).float()[:, None], side).flatten(1)
     total = F.adaptive_avg_pool2d(depth.float()[:, None], side).flatten(1)
     return total / known.clamp(min=1e-6), known
+
+
+ANALYSIS = probe_analysis(
+    "depth",
+    lambda train, truth, subject, protocol: DepthTask(
+        train, truth, subject.fields.shape[1], protocol
+    ),
+    maps=True,
+)

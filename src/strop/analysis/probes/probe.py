@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.analysis.findings import Findings
+from strop.analysis.frame import Analysis
 from strop.analysis.metric_info import METRICS
 from strop.analysis.panels import Panel, lines, picture_grid, show_ids
 from strop.analysis.probes.fitting import LEAST_IMAGES, fit_probe
@@ -91,6 +93,45 @@ class MapTask(Task, Protocol):
 
     def predict(self, output: Tensor) -> Tensor:
         """A probe's output (b, S, outputs) to maps (b, H, H)."""
+
+
+def probe_analysis(
+    part: str,
+    make: Callable[[Tensor, Tensor, Subject, ProbeProtocol], Any],
+    *,
+    names: str = "",
+    maps: bool = False,
+) -> Analysis:
+    """The analysis that probes every representation for a part of the records.
+
+    make   a `Task` from that part of both sets, the subject and the protocol
+    names  the attribute of datasets with the names of the classes, if there are any
+    maps   whether tasks are a `MapTask`: their probes are drawn, and trained at forced lengths too
+    """
+
+    def check(subject: Subject, options: Options) -> None:
+        find_protocol(options.protocol)
+        train = subject if subject.train is None else subject.train
+        check_classes(train.dataset, subject.dataset, names)
+
+    def run(subject: Subject, options: Options) -> Findings:
+        protocol = find_protocol(options.protocol)
+        train, truth = (
+            required(getattr(each.records, part)) for each in (subject.fitted_on(), subject)
+        )
+        task = make(train, truth, subject, protocol)
+        numbers, probes = probe_representations(subject, task, options.seed)
+        numbers["hyperparameters"] = asdict(protocol)
+        if names:
+            numbers["class_names"] = list(getattr(subject, names))
+        figures: dict[str, Figure] = {}
+        if isinstance(options, LengthOptions):
+            numbers["lengths"], figures = probe_lengths(subject, task, options)
+            figures["predictions"] = show_predictions(subject, task, probes, options.seed)
+        return Findings(numbers=numbers, figures=figures)
+
+    kind = LengthOptions if maps else Options
+    return Analysis(run=run, options=kind, needs=(part,), fits=True, check=check)
 
 
 def run_probe(
@@ -177,16 +218,6 @@ def probe_representations(
     return numbers, probes
 
 
-def probe_maps(
-    subject: Subject, task: MapTask, options: LengthOptions
-) -> tuple[dict[str, Any], dict[str, Figure]]:
-    """Probes of maps, also at forced lengths: numbers and figures."""
-    numbers, probes = probe_representations(subject, task, options.seed)
-    lengths, figures = probe_lengths(subject, task, options)
-    figures["predictions"] = show_predictions(subject, task, probes, options.seed)
-    return {**numbers, "lengths": lengths}, figures
-
-
 def probe_lengths(
     subject: Subject, task: Task, options: LengthOptions
 ) -> tuple[list[dict[str, Any]], dict[str, Figure]]:
@@ -251,13 +282,6 @@ def show_map(axes: Axes, values: Tensor, title: str, deepest: float) -> None:
         axes.set_title(title, size=9)
     else:
         show_ids(axes, torch.where(values == VOID, NOBODY, values.long()), title)
-
-
-def check_splits(subject: Subject, protocol: str, names: str = "") -> None:
-    """Refuse an unknown protocol, and datasets that `check_classes` refuses."""
-    find_protocol(protocol)
-    train = subject if subject.train is None else subject.train
-    check_classes(train.dataset, subject.dataset, names)
 
 
 def check_classes(train: Dataset, measured: Dataset, names: str) -> None:

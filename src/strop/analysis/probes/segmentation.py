@@ -6,44 +6,15 @@ Section 4, "Supervised downstream probes"; Tables 2, 10 and 11.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 
 import torch
 from torch import Tensor
 
-from strop.analysis.findings import Findings
-from strop.analysis.frame import Analysis
-from strop.analysis.probes.probe import (
-    LengthOptions,
-    check_splits,
-    probe_maps,
-    required,
-    upsample,
-)
-from strop.analysis.probes.protocol import Protocol, find_protocol
+from strop.analysis.probes.probe import probe_analysis, upsample
+from strop.analysis.probes.protocol import Protocol
 from strop.analysis.probes.scores import SEGMENTATION, count_pixels, segmentation_scores
-from strop.analysis.subject import Subject
 from strop.data.record import VOID
 from strop.statistics import Array
-
-
-def run(subject: Subject, options: LengthOptions) -> Findings:
-    """Probe every representation."""
-    protocol = find_protocol(options.protocol)
-    masks = required(subject.fitted_on().records.semantic), required(subject.records.semantic)
-    task = SegmentationTask(*masks, len(subject.classes), subject.fields.shape[1], protocol)
-    numbers, figures = probe_maps(subject, task, options)
-    shared = {"class_names": list(subject.classes), "hyperparameters": asdict(protocol)}
-    return Findings(numbers={**numbers, **shared}, figures=figures)
-
-
-ANALYSIS = Analysis(
-    run=run,
-    options=LengthOptions,
-    needs=("semantic",),
-    fits=True,
-    check=lambda subject, options: check_splits(subject, options.protocol, "classes"),
-)
 
 
 class SegmentationTask:
@@ -99,3 +70,13 @@ def class_weights(shares: Tensor, balance: float) -> Tensor:
     share = share / share.sum().clamp(min=1e-12)
     weights = torch.where(share > 0, share.clamp(min=1e-12) ** -balance, 0)
     return (weights / (weights * share).sum().clamp(min=1e-12)).float()
+
+
+ANALYSIS = probe_analysis(
+    "semantic",
+    lambda train, truth, subject, protocol: SegmentationTask(
+        train, truth, len(subject.classes), subject.fields.shape[1], protocol
+    ),
+    names="classes",
+    maps=True,
+)
