@@ -38,8 +38,17 @@ Found = Mapping[str, Any]
 
 def read_runs(runs: Sequence[PathLike]) -> list[Result]:
     """The results of all runs, by model and analysis, each with the paths of its `pictures`."""
-    each_once = {run.resolve(): run for run in map(Path, runs)}
-    parts = [part for run in each_once.values() for part in read_run(run)]
+    parts: list[Result] = []
+    for run in {Path(run).resolve(): Path(run) for run in runs}.values():
+        paths = [path for name in EVALUATIONS for path in sorted(run.glob(f"*/{name}.json"))]
+        if not paths:
+            raise DataError(
+                f"{run} holds no finished result of an evaluation.",
+                "Give folders that `strop eval` wrote.",
+            )
+        for path in paths:
+            pictures = sorted(path.parent.glob(f"{path.stem}*.png"))
+            parts.append({**read_json(path, KIND, FORMAT), "pictures": pictures})
     names = {part["model"]["fingerprint"]: part["model"]["name"] for part in parts}
     for part in parts:
         model = part["model"]
@@ -52,33 +61,16 @@ def read_runs(runs: Sequence[PathLike]) -> list[Result]:
     )
 
 
-def read_run(run: Path) -> list[Result]:
-    """The results of one run, by analysis."""
-    paths = [path for name in EVALUATIONS for path in sorted(run.glob(f"*/{name}.json"))]
-    if not paths:
-        raise DataError(
-            f"{run} holds no finished result of an evaluation.",
-            "Give folders that `strop eval` wrote.",
-        )
-    return [
-        {
-            **read_json(path, KIND, FORMAT),
-            "pictures": sorted(path.parent.glob(f"{path.stem}*.png")),
-        }
-        for path in paths
-    ]
-
-
 def write_report(runs: Sequence[PathLike], out: PathLike) -> list[Path]:
     """Write `report.md`, `.html` and `.json` to the folder `out`."""
     folder = Path(out)
-    parts = read_runs(runs)
+    parts, figures = read_runs(runs), folder / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
     for number, part in enumerate(parts):
-        copies = [folder / "figures" / f"{number:02d}-{path.name}" for path in part["pictures"]]
-        for path, copy in zip(part["pictures"], copies, strict=True):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-        part["pictures"] = copies
+        part["pictures"] = [
+            shutil.copyfile(path, figures / f"{number:02d}-{path.name}")
+            for path in part["pictures"]
+        ]
     markdown = to_markdown(["# Evaluation", *report_blocks(parts, folder)])
     pages = {"report.md": markdown, "report.html": to_html(markdown, folder)}
     for name, text in pages.items():
