@@ -60,7 +60,7 @@ def ssim_of_mean(batches: Sequence[Tensor]) -> float:
 def run(subject: Subject, options: Options) -> Findings:
     """SSIM of previews and images, and LPIPS if there are weights."""
     tokenizer, images, program = subject.tokenizer, subject.records.images, subject.program
-    lpips = LPIPS.load(options.lpips).to(tokenizer.device) if options.lpips else None
+    lpips = LPIPS.load(options.lpips, tokenizer.device) if options.lpips else None
     rows: dict[str, list[float]] = {"ssim": [], **({"lpips": []} if lpips else {})}
     shown = []
     for start in range(0, len(images), _CHUNK):
