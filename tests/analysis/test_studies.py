@@ -23,7 +23,7 @@ from strop.images import save_image
         ("erasure", "draws", 0, "at least 1"),
         ("readouts", "clusters", -2, "at least 0"),
         ("complexity", "seed", -1, "at least 0"),
-        ("synergy", "memory", -1.0, "above 0"),
+        ("synergy", "pairs", -1, "at least 0"),
     ],
 )
 def test_options_out_of_range_are_refused_before_the_work(
