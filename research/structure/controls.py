@@ -49,17 +49,17 @@ def run(subject: Subject, options: RemovalOptions) -> Findings:
     return Findings(
         numbers={"swaps": swaps, "order": order, "sizes": sizes, "transplants": moved},
         tables=[
-            Table.of(
+            Table(
                 "Order, and programs of other images",
                 ("", "cosine to the teacher", "low", "high", "r2", "r2_centred", "field changed"),
                 order,
             ),
-            Table.of(
+            Table(
                 "Cosine to the teacher by number of tokens",
                 ("tokens", "images", PREFIX, SUBSET, MOVED, "d", "p"),
                 sizes,
             ),
-            Table.of(
+            Table(
                 "A token moved to the same position of another program",
                 ("", "moved token", "control", "d", "p", "images"),
                 moved,

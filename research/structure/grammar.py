@@ -119,17 +119,17 @@ def run(subject: Subject, options: Options) -> Findings:
             "fixed_rate_bits": fixed,
         },
         tables=[
-            Table.of(
+            Table(
                 "Held-out programs",
                 ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
                 models,
             ),
-            Table.of(
+            Table(
                 "Most informative pairs",
                 ("code", "next", "count", "expected", "PMI, bits"),
                 bigrams,
             ),
-            Table.of(
+            Table(
                 "Distance of length distributions",
                 ("", "total variation", "Kolmogorov-Smirnov"),
                 lengths,

@@ -357,7 +357,7 @@ def tables(result: dict[str, Any], options: Options) -> list[Table]:
     header = ["rule", "tokens", "of one length", "share that reaches"]
     header += [f"R² at mean {mean}, gain" for mean in gains[ONE]] + ["passes", "time"]
     return [
-        Table.of(f"Lengths for a cosine of {options.quality:g}", header, rows),
+        Table(f"Lengths for a cosine of {options.quality:g}", header, rows),
         Table(
             f"Quality asked with a confidence of {options.confidence:g}",
             ["quality", "can reach it", "reach it", "reach it, of those that can", "tokens"],

@@ -136,9 +136,13 @@ def test_findings_are_written(tmp_path):
     figure = new_figure(2, 2)
     plain_axes(figure, "x", "y")
     findings = Findings(
-        values={"r2": 0.5},
-        intervals={"r2": [0.4, math.nan]},
-        numbers={"a": math.nan, "b": [1.5, (math.inf,)], "c": {"d": 2}},
+        numbers={
+            "values": {"r2": 0.5},
+            "intervals": {"r2": [0.4, math.nan]},
+            "a": math.nan,
+            "b": [1.5, (math.inf,)],
+            "c": {"d": 2},
+        },
         tables=[Table("Some", ("x", "y"), [["a|b", math.nan], [1, 0.123456]])],
         figures={"one": figure},
         files={"page/index.html": "<p>", "page/a.bin": b"\x00"},
@@ -168,9 +172,9 @@ def test_a_table_is_made_of_rows_or_of_named_rows_and_shown_if_it_has_any():
     findings = Findings(
         numbers={"more": 6},
         tables=[
-            Table.of("Named", ("", "value", "low", "high", "n"), rows),
-            Table.of("Listed", ("code", "count"), pairs),
-            Table.of("Nothing", ("",), {}),
+            Table("Named", ("", "value", "low", "high", "n"), rows),
+            Table("Listed", ("code", "count"), pairs),
+            Table("Nothing", ("",), {}),
         ],
     )
     content = findings.content()

@@ -60,13 +60,7 @@ def run(subject: Subject, options: Options) -> Findings:
         inside=subject.inside,
         seed=options.seed,
     )
-    figure = draw(result)
-    return Findings(
-        values=result.pop("values"),
-        intervals=result.pop("intervals"),
-        numbers=result,
-        figures={"budgets": figure},
-    )
+    return Findings(numbers=result, figures={"budgets": draw(result)})
 
 
 ANALYSIS = Analysis(run=run, options=Options, check=check)

@@ -92,8 +92,8 @@ def run(subject: Subject, options: Options) -> Findings:
     return Findings(
         numbers={**numbers, "codes": entries},
         tables=[
-            Table.of("Usage", ("", ""), numbers["usage"]),
-            Table.of("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
+            Table("Usage", ("", ""), numbers["usage"]),
+            Table("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
             Table(
                 "The most used codes",
                 header,

@@ -48,12 +48,12 @@ def run(subject: Subject, options: Sampling) -> Findings:
             "rarity": rare,
         },
         tables=[
-            Table.of(
+            Table(
                 "Length against complexity",
                 ("", "Pearson", *interval, "Spearman", *interval, "p"),
                 correlations,
             ),
-            Table.of(
+            Table(
                 "Do rare counts get longer programs?",
                 ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
                 rare,

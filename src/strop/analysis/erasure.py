@@ -79,13 +79,13 @@ def run(subject: Subject, options: Options) -> Findings:
             "agreement": agreement,
         },
         tables=[
-            Table.of("Localisation of a token", ("", "mean", "low", "high"), localised),
-            Table.of(
+            Table("Localisation of a token", ("", "mean", "low", "high"), localised),
+            Table(
                 f"Maps by other edits, beside {options.edit}",
                 ("edit", "correlation of maps", "same owner"),
                 edits,
             ),
-            Table.of("Regions against masks", ("mask", *scores, "p"), agreement),
+            Table("Regions against masks", ("mask", *scores, "p"), agreement),
         ],
         figures={
             "teaser": draw_teaser(subject, maps),

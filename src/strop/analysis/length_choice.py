@@ -48,13 +48,8 @@ def run(subject: Subject, options: Options) -> Findings:
     curves = curves_of(tokenizer, program, fields, inside, partial(subject.progress, "lengths"))
     result = compare_lengths(curves, program.lengths)
     cost = search_cost(tokenizer, subject.records.images[:TIMED_IMAGES])
-    figure = draw(result)
-    return Findings(
-        values=result.pop("values"),
-        intervals=result.pop("intervals"),
-        numbers={**result, "timing": {"search_cost": cost}},
-        figures={"lengths": figure},
-    )
+    numbers = {**result, "timing": {"search_cost": cost}}
+    return Findings(numbers=numbers, figures={"lengths": draw(result)})
 
 
 ANALYSIS = Analysis(run=run, options=Options)

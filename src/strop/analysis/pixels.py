@@ -74,12 +74,14 @@ def run(subject: Subject, options: Options) -> Findings:
         subject.progress("previews", min(start + _CHUNK, len(images)), len(images))
     found = {name: bootstrap(np.mean, each, seed=options.seed) for name, each in rows.items()}
     return Findings(
-        values={
-            **{name: each.value for name, each in found.items()},
-            "ssim_mean_image": ssim_of_mean(images.split(_CHUNK)),
+        numbers={
+            "images": len(images),
+            "values": {
+                **{name: each.value for name, each in found.items()},
+                "ssim_mean_image": ssim_of_mean(images.split(_CHUNK)),
+            },
+            "intervals": {name: [each.low, each.high] for name, each in found.items()},
         },
-        intervals={name: [each.low, each.high] for name, each in found.items()},
-        numbers={"images": len(images)},
         figures={"previews": draw(shown)},
         notes=() if lpips else ("LPIPS needs weights, which were not given: see --lpips.",),
     )

@@ -85,7 +85,7 @@ def run(subject: Subject, options: Options) -> Findings:
     return Findings(
         numbers={"clusters": clusters, "readouts": scores},
         tables=[
-            Table.of(title, ("", *COLUMNS.values()), rows),
+            Table(title, ("", *COLUMNS.values()), rows),
         ],
         figures={"regions": draw(subject, ids, shares, fitted)},
         notes=(

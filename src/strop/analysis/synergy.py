@@ -105,7 +105,7 @@ def run(subject: Subject, options: Options) -> Findings:
             "positive": float((active.scores > 0).mean()),
         },
         tables=[
-            Table.of(
+            Table(
                 "Synergy, averaged over each image's pairs",
                 ("", "first", "second", "effect size d", "p", "images"),
                 comparisons,
