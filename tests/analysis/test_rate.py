@@ -17,7 +17,6 @@ from strop.analysis.length_choice import (
     compare_lengths,
     curves_of,
     joined,
-    search_residual,
 )
 from strop.analysis.subject import encode_fields
 
@@ -81,15 +80,6 @@ def test_regret_by_hand():
     assert found["lengths"]["searched"] == [2, 3]
     assert found["values"]["search_correlation"] == pytest.approx(-1)
     assert found["curve"]["r2_best"][-1] == pytest.approx(1 - 1 / total, abs=1e-5)
-
-
-def test_a_search_of_equal_mean_by_hand():
-    errors = np.array([[4.0, 1.0, 1.0], [4.0, 4.0, 0.0]])
-    # Tolerance 0: lengths 2 and 3, error 1. From 3 on: 1 and 3, error 4. From 4 on: 1 and 1, 8.
-    means = (2.5, 2.25, 2.0, 1.5, 1.0)
-    found = [search_residual(errors, errors, mean) for mean in means]
-    assert found == pytest.approx([1.0, 2.5, 4.0, 6.0, 8.0])
-    assert np.isnan(search_residual(errors, errors, 3.0))  # no search takes so many
 
 
 def test_what_choosing_gains_has_an_interval():

@@ -24,7 +24,7 @@ COLUMNS = {
     "length_mean length_spread bits_fixed_rate bits_entropy compression",
     "pixels": "ssim ssim_mean_image lpips",
     "rate": "length_mean r2 search_length_mean search_correlation regret_r2 regret_r2_fixed "
-    "regret_r2_search choice_gain_r2 search_cost",
+    "choice_gain_r2 search_cost",
     "segmentation": "miou pixel_accuracy class_accuracy",
     "multilabel": "map map_11",
     "depth": "depth_rmse abs_rel delta1 delta2 delta3",

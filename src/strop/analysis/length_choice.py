@@ -3,8 +3,8 @@
 The search interprets every prefix of an image's program and takes the shortest whose cosine error
 is within a tolerance of the image's best. It costs K interpretations per image; the length head
 costs one pass. The head is judged by the correlation of its lengths with the search's, by its
-regret (the R² it loses against a search, and against the best lengths, of equal mean), and by its
-gain over one length for all images.
+regret (the R² it loses against the best lengths of equal mean), and by its gain over one length for
+all images.
 """
 
 from __future__ import annotations
@@ -99,15 +99,14 @@ def joined(agreements: Sequence[Agreement]) -> Curves:
 
 def compare_lengths(curves: Curves, chosen: Tensor) -> dict[str, Any]:
     """All figures, from the agreement at each length and the model's lengths (n,)."""
-    residual, errors, whole = curves.residual, 1 - curves.cosine, curves.whole
+    residual, whole = curves.residual, curves.whole
     own = chosen.cpu().numpy()
-    found = shortest_within(torch.from_numpy(errors), TOLERANCE).numpy()
+    found = shortest_within(torch.from_numpy(1 - curves.cosine), TOLERANCE).numpy()
     at_own, mean, total = curves.at(own), float(own.mean()), whole.total
-    spent = at_own.residual.sum()
     every = np.arange(1, residual.shape[1] + 1)
     at_lengths = [curves.at(length).scores() for length in every]
     best, *best_at = best_residual(residual, [mean, *every])
-    regret = float((spent - best) / total)
+    regret = float((at_own.residual.sum() - best) / total)
     means = whole.channels.mean(axis=1)
     gain = bootstrap(partial(choice_gain, whole.size), residual, own, whole.square, means)
     chosen_scores = at_own.scores()
@@ -117,7 +116,6 @@ def compare_lengths(curves: Curves, chosen: Tensor) -> dict[str, Any]:
         "search_correlation": pearson(own, found),
         "regret_r2": regret,
         "regret_r2_fixed": regret + gain.value,
-        "regret_r2_search": float((spent - search_residual(residual, errors, mean)) / total),
         "choice_gain_r2": gain.value,
         **{name: chosen_scores[name] for name in ("cosine", "r2", "r2_centred")},
     }
@@ -160,31 +158,6 @@ def choice_gain(size: float, residual: Array, chosen: Array, square: Array, mean
     fixed = np.interp(chosen.mean(), every, residual.sum(axis=0))
     own = residual[np.arange(len(chosen)), chosen - 1].sum()
     return float((fixed - own) / total_square(size, square, means))
-
-
-def search_residual(residual: Array, errors: Array, mean: float) -> float:
-    """The total error of a search at the tolerance that gives its lengths this mean.
-
-    residual (n, K) is summed up; errors (n, K) decide the search. The mean falls in steps as the
-    tolerance rises; the total is interpolated linearly between steps. NaN for a mean above that of
-    a search without tolerance.
-    """
-    above = torch.from_numpy(errors - errors.min(axis=1, keepdims=True))
-    rows = np.arange(len(residual))
-
-    def at(tolerance: float) -> tuple[float, float]:
-        lengths = shortest_within(above, tolerance).numpy()
-        return float(lengths.mean()), float(residual[rows, lengths - 1].sum())
-
-    steps = np.unique(above.numpy())
-    low, high = 0, len(steps) - 1  # the mean at `low` is not below, that at `high` not above
-    if at(0.0)[0] < mean:
-        return float("nan")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if at(steps[middle])[0] >= mean else (low, middle)
-    (long, little), (short, much) = at(steps[low]), at(steps[high])
-    return float(np.interp(mean, [short, long], [much, little]))
 
 
 def search_cost(tokenizer: Tokenizer, images: Tensor) -> float:

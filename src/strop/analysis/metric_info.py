@@ -104,13 +104,6 @@ METRICS: dict[str, Metric] = {
         "lower",
         digits=4,
     ),
-    "regret_r2_search": Metric(
-        "regret to a search, R²",
-        "R² of a search whose tolerance gives equal mean length, if one does, less R² of the "
-        "chosen lengths",
-        "lower",
-        digits=4,
-    ),
     "choice_gain_r2": Metric(
         "gain of choosing, R²",
         "R² of the chosen lengths less R² of one length of equal mean",
