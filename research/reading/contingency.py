@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from scene_objects import ATTRIBUTES, objects_of
@@ -27,7 +28,7 @@ from strop.analysis.subject import Subject
 from strop.cli.study import run_script
 from strop.figures import DIVERGING, PALETTE, new_figure, plain_axes
 from strop.program import Program
-from strop.statistics import Array, auc, bootstrap, mutual_information, null_p
+from strop.statistics import Array, bootstrap, mutual_information, null_p, ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -266,6 +267,19 @@ def best_single(known: Array, new: Array, target: Array) -> Array:
         r = np.nan_to_num(centred.T @ wanted / spread)
     chosen = np.abs(r).argmax(axis=0)
     return new[:, chosen] * np.sign(r[chosen, np.arange(target.shape[1])])
+
+
+def auc(scores: ArrayLike, truth: ArrayLike) -> float:
+    """Area under the ROC curve of (N,) scores; NaN unless `truth` has positives and negatives.
+
+    It is the probability that a positive scores above a negative; ties count half.
+    """
+    positive = np.asarray(truth) > 0
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if not positives or not negatives:
+        return float("nan")
+    above = ranks(scores)[positive].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
 
 
 def mean_auc(scores: Array, truth: Array) -> float:
