@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from strop import curriculum, objective
+from strop.agreement import centred_square
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.length_choice import Curves, best_residual, curves_of, encode_seconds
@@ -259,7 +260,8 @@ def compare(
 ) -> dict[str, Any]:
     """Mean length at the quality, and R² centred at each mean length less that of one length."""
     at_quality = lengths_at(rules, curves, options.quality, options.confidence)
-    even, total = _mean(at_quality[ONE]), curves.whole.total_centred
+    even, whole = _mean(at_quality[ONE]), curves.whole
+    total = centred_square(whole.size, whole.square, whole.channels)
     gains: dict[str, dict[str, float]] = {name: {} for name in at_quality}
     levels: dict[str, float] = {}
     intervals: dict[str, list[float]] = {}

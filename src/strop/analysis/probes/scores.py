@@ -24,7 +24,9 @@ Scores = Callable[..., dict[str, Any]]
 """Sums and a `seed` to all metrics, with intervals by bootstrap over images."""
 
 
-def with_intervals(statistics: Statistics, *sums: Array, seed: int, draws: int) -> dict[str, Any]:
+def with_intervals(
+    statistics: Statistics, *sums: Array, seed: int, draws: int = 1000
+) -> dict[str, Any]:
     """Statistics of sums, each times a factor, with bootstrap intervals over images."""
     values, intervals = {}, {}
     for name, (statistic, factor) in statistics.items():
@@ -35,7 +37,7 @@ def with_intervals(statistics: Statistics, *sums: Array, seed: int, draws: int) 
 
 
 def difference(
-    statistics: Statistics, first: Array, second: Array, *, seed: int = 0, draws: int = 1000
+    statistics: Statistics, first: Array, second: Array, *, seed: int = 0
 ) -> dict[str, Any]:
     """Statistics of some sums less those of others, the images drawn together."""
 
@@ -43,7 +45,7 @@ def difference(
         return lambda one, other: statistic(one) - statistic(other)
 
     pairs = {name: (less(statistic), factor) for name, (statistic, factor) in statistics.items()}
-    return with_intervals(pairs, first, second, seed=seed, draws=draws)
+    return with_intervals(pairs, first, second, seed=seed)
 
 
 # Segmentation.
