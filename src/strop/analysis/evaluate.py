@@ -140,15 +140,14 @@ def evaluate(
             }
             jobs.append((folder, header, partial(analysis.run, subject, options)))
     with exclusive(out):
-        return run_jobs(jobs, tokenizer.device, before=lambda: tokenizer.teacher)
+        assert tokenizer.teacher  # it is loaded now, and said to be missing before any work
+        return run_jobs(jobs, tokenizer.device)
 
 
-def run_jobs(
-    jobs: list[EvaluationJob], device: torch.device, before: Callable[[], object] = lambda: None
-) -> list[Result]:
+def run_jobs(jobs: list[EvaluationJob], device: torch.device) -> list[Result]:
     """Compute and store the results that do not exist yet; return all. `jobs` is emptied.
 
-    A result of another model, data or option is refused before any work, and `before` runs first.
+    A result of another model, data or option is refused before any work.
     """
     known = []
     for folder, header, _ in jobs:
@@ -159,7 +158,6 @@ def run_jobs(
                 "Name another folder with --out, or remove this one.",
             )
         known.append(found)
-    before()
     results = []
     for result in known:
         folder, header, run = jobs.pop(0)  # so that the data of finished jobs can be freed
