@@ -107,7 +107,7 @@ def run(job: Job) -> dict[str, Any]:
 
 def make_task(suite: str, protocol: str, subject: Subject) -> Task:
     """The task of a suite under a protocol."""
-    settings = getattr(find_protocol(protocol), suite)
+    settings = find_protocol(protocol)
     part = {"segmentation": "semantic", "multilabel": "labels", "depth": "depth"}[suite]
     train, truth = (
         required(getattr(each.records, part)) for each in (subject.fitted_on(), subject)
@@ -127,7 +127,7 @@ def headline(suite: str) -> tuple[str, Statistic, float]:
     statistics = {
         "segmentation": scores.SEGMENTATION,
         "multilabel": scores.MULTILABEL,
-        "depth": scores.depth_statistics(),
+        "depth": scores.DEPTH,
     }[suite]
     name, (statistic, factor) = next(iter(statistics.items()))
     return name, statistic, factor

@@ -1,13 +1,15 @@
 """Run the studies on the bundled models, for the tables and figures of the report.
 
-Results go to `results/structure/STUDY-SET.json`, figures to `research/report/images/studies`. The
-studies that read programs share their training pairs through the folder `--out`.
+The studies are those of the package and those under `research`. Results go to
+`results/structure/STUDY-SET.json`, figures to `research/report/images/studies`. The studies that
+read programs share their training pairs through the folder `--out`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from PIL import Image
@@ -17,12 +19,12 @@ import strop
 from common import RESULTS, machine
 from strop.analysis.findings import FORMAT
 from strop.analysis.frame import run_study
+from strop.analysis.registry import STUDIES
 from strop.files import atomic_path, read_json, write_json
 
-sys.path.append(str(RESULTS.parents[1] / "research" / "reading"))
-import studies
-
-PICTURES = RESULTS.parents[1] / "research" / "report" / "images" / "studies"
+RESEARCH = RESULTS.parents[1] / "research"
+sys.path += [str(RESEARCH / "reading"), str(RESEARCH / "structure")]
+PICTURES = RESEARCH / "report" / "images" / "studies"
 WIDEST = 1300  # pixels
 # Figures with images of the data. Only those of rendered scenes may be published.
 PICTURED = ("teaser", "pairs", "dictionary", "regions", "scenes", "samples")
@@ -55,7 +57,6 @@ def main() -> None:
     parser.add_argument("--model", help="overrides the bundled model of each set")
     parser.add_argument("--out", type=Path, default=Path("studies"), help="folder for all output")
     arguments = parser.parse_args()
-    studies.register()
     for kind in arguments.sets:
         model, pattern, every = SETS[kind]
         name = arguments.model or model
@@ -68,7 +69,8 @@ def main() -> None:
             spec = pattern.format(n=n, shared=arguments.shared)
             Console().print(f"{study} on {spec} with {name}")
             batch = 250 if kind == "reading" else 32
-            run_study(tokenizer, study, spec, arguments.out / kind, OPTIONS.get(kind), batch=batch)
+            which = study if study in STUDIES else import_module(study).ANALYSIS
+            run_study(tokenizer, which, spec, arguments.out / kind, OPTIONS.get(kind), batch=batch)
             publish(arguments.out / kind, study, kind, Path(name).name, f"{arguments.shared}/data/")
 
 

@@ -140,7 +140,7 @@ MISTAKES = {
     "a name to evaluate": (lambda m: evaluate("photos", ["scenes:?n=4"], m.folder), LOAD_IT),
     "a name to a study": (lambda m: run_study("photos", "frame", "scenes:", m.folder), LOAD_IT),
     "a file for results": (
-        lambda m: run_study(m.tok, "controls", "scenes:?n=4", m.folder / "0.png"),
+        lambda m: run_study(m.tok, "erasure", "scenes:?n=4", m.folder / "0.png"),
         "0.png cannot be created",
     ),
     "one image for two halves": (

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strop.statistics import (
-    auc,
     bootstrap,
     cohens_d,
     entropy,
@@ -155,13 +154,3 @@ def test_gini_coefficients():
 
 def test_association_of_degenerate_tables_is_nan():
     assert np.isnan(purity([[0, 0]]))
-
-
-@settings(max_examples=25)
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))
-def test_auc_is_sklearns(pairs):
-    scores, truth = np.array(pairs, float).T
-    if len(set(truth)) == 2:
-        assert auc(scores, truth) == pytest.approx(sklearn.metrics.roc_auc_score(truth, scores))
-    else:
-        assert np.isnan(auc(scores, truth))

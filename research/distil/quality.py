@@ -77,12 +77,10 @@ def teacher_quality(
     train_fields, train_masks, train_labels = _compute(teacher, train, size, workers, progress)
     val_fields, val_masks, val_labels = _compute(teacher, val, size, workers, progress)
     locations, classes = train_fields.shape[1], len(train.classes)
-    protocol = PAPER.multilabel
-    assert protocol is not None
     fields = (train_fields, val_fields)
-    task = SegmentationTask(train_masks, val_masks, classes, locations, PAPER.segmentation)
+    task = SegmentationTask(train_masks, val_masks, classes, locations, PAPER)
     segmentation, _ = run_probe(task, *fields, seed=seed, device=device)
-    labels = MultilabelTask(train_labels, val_labels, protocol)
+    labels = MultilabelTask(train_labels, val_labels, PAPER)
     multilabel, _ = run_probe(labels, *fields, seed=seed, device=device)
     auc, images = grouping_auc(val_fields, val_masks, classes)
     return {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from scene_objects import ATTRIBUTES, objects_of
@@ -24,9 +25,10 @@ from strop.analysis.regions import (
     patch_shares,
 )
 from strop.analysis.subject import Subject
+from strop.cli.study import run_script
 from strop.figures import DIVERGING, PALETTE, new_figure, plain_axes
 from strop.program import Program
-from strop.statistics import Array, auc, bootstrap, mutual_information, null_p
+from strop.statistics import Array, bootstrap, mutual_information, null_p, ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -267,6 +269,19 @@ def best_single(known: Array, new: Array, target: Array) -> Array:
     return new[:, chosen] * np.sign(r[chosen, np.arange(target.shape[1])])
 
 
+def auc(scores: ArrayLike, truth: ArrayLike) -> float:
+    """Area under the ROC curve of (N,) scores; NaN unless `truth` has positives and negatives.
+
+    It is the probability that a positive scores above a negative; ties count half.
+    """
+    positive = np.asarray(truth) > 0
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if not positives or not negatives:
+        return float("nan")
+    above = ranks(scores)[positive].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
+
+
 def mean_auc(scores: Array, truth: Array) -> float:
     """Mean AUC over the columns of `(m, T)`; columns of a single class are left out."""
     found = [auc(scores[:, word], truth[:, word]) for word in range(truth.shape[1])]
@@ -322,4 +337,8 @@ def draw_probes(probes: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("scene or labels",))
+ANALYSIS = Analysis(name="contingency", run=run, options=Options, needs=("scene or labels",))
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)

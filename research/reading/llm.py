@@ -16,6 +16,7 @@ from scene_text import read_scene, scene_prompt
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.subject import Subject
+from strop.cli.study import run_script
 from strop.errors import ConfigError, DataError
 
 ATTEMPTS = 2  # an answer without a scene is requested once more
@@ -38,8 +39,7 @@ def run(subject: Subject, options: Options) -> Findings:
     if not options.base_url:
         raise ConfigError(
             "This analysis needs a language model.",
-            "Give --base-url and --model of an OpenAI-compatible endpoint. "
-            "`strop study MODEL reader` needs none.",
+            "Give --base-url and --model of an OpenAI-compatible endpoint. `reader.py` needs none.",
         )
     pairs = pairs_of(subject)
     size = pairs.program.codebook_size
@@ -98,4 +98,10 @@ def ask_for_scene(ask: Callable[[str, int], str], prompt: str) -> Objects | None
     return None
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("scene",), roles=("codes", "lengths"))
+ANALYSIS = Analysis(
+    name="llm", run=run, options=Options, needs=("scene",), roles=("codes", "lengths")
+)
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)

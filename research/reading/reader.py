@@ -21,6 +21,7 @@ from scene_scores import (
 from strop.analysis.findings import Findings
 from strop.analysis.frame import Analysis
 from strop.analysis.subject import Subject
+from strop.cli.study import run_script
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 
 if TYPE_CHECKING:
@@ -99,4 +100,10 @@ def draw_curve(sizes: list[int], scores: dict[str, Scores]) -> Figure:
     return figure
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("scene",), roles=("codes", "lengths"))
+ANALYSIS = Analysis(
+    name="reader", run=run, options=Options, needs=("scene",), roles=("codes", "lengths")
+)
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)

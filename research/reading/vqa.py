@@ -23,6 +23,7 @@ from scene_text import THINK, without_thoughts, write_codes
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.subject import Subject
+from strop.cli.study import run_script
 from strop.errors import DataError
 from strop.figures import MUTED, PALETTE, new_figure, plain_axes
 from strop.statistics import Interval, mean_interval
@@ -226,4 +227,10 @@ def _question_text(codes: Sequence[int], each: QuestionAnswer) -> str:
     return f"Codes: {write_codes(codes)}\nQuestion: {each.question.text}\nAnswer:"
 
 
-ANALYSIS = Analysis(run=run, options=Options, needs=("scene",), roles=("codes", "lengths"))
+ANALYSIS = Analysis(
+    name="vqa", run=run, options=Options, needs=("scene",), roles=("codes", "lengths")
+)
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)

@@ -30,7 +30,6 @@ from strop.analysis.evaluate import (
     Result,
     Split,
     choose_suites,
-    make_header,
     open_splits,
     run_jobs,
 )
@@ -171,22 +170,28 @@ def evaluate_adapter(
     about = {"bits": adapter.bits, "taps": adapter.taps}
     model = {"name": adapter.name, "fingerprint": adapter.name, "config": {}, "about": about}
     options = {"seed": seed, "protocol": PAPER.name}
-    jobs = []
+    jobs: list[EvaluationJob] = []
     for split in open_splits(data, train):
         features = _Features(adapter, split, progress)
         for name in names:
             _check(name, split)
-            identities = {
-                "model": {"codes": adapter.name},
-                "data": of_dataset(split.dataset),
-                "train": of_dataset(split.train_dataset),
+            header = {
+                "suite": name,
+                "model": model,
+                "data": split.data,
+                "train": split.train,
+                **options,
+                "options": options,
+                "identities": {
+                    "model": {"codes": adapter.name},
+                    "data": of_dataset(split.dataset),
+                    "train": of_dataset(split.train_dataset),
+                },
             }
-            header = make_header(name, model, split, options, options)
-            header["identities"] = identities
             run = partial(_probe, features, name, seed)
-            jobs.append(EvaluationJob(Path(out) / split.folder, name, header, run, adapter.device))
+            jobs.append((Path(out) / split.folder, header, run))
     with exclusive(out):
-        return run_jobs(jobs)
+        return run_jobs(jobs, adapter.device)
 
 
 def _check(name: str, split: Split) -> None:
@@ -223,12 +228,11 @@ def _probe(features: _Features, name: str, seed: int) -> Findings:
     task: Task
     if name == "segmentation":
         classes = len(features.split.dataset.classes)
-        task = SegmentationTask(train, truth, classes, LOCATIONS, PAPER.segmentation)
+        task = SegmentationTask(train, truth, classes, LOCATIONS, PAPER)
     elif name == "multilabel":
-        assert PAPER.multilabel is not None
-        task = MultilabelTask(train, truth, PAPER.multilabel)
+        task = MultilabelTask(train, truth, PAPER)
     else:
-        task = DepthTask(train, truth, LOCATIONS, PAPER.depth)
+        task = DepthTask(train, truth, LOCATIONS, PAPER)
     device = features.adapter.device
     scores = {
         each: run_probe(task, fitted[each], measured[each], seed=seed, device=device)[0]

@@ -40,20 +40,15 @@ class Agreement:
         """The sum of squares about one scalar mean: the denominator of R²."""
         return total_square(self.size, self.square, self.channels)
 
-    @property
-    def total_centred(self) -> float:
-        """The sum of squares about the mean of each channel: the denominator of R² centred."""
-        return centred_square(self.size, self.square, self.channels)
-
     def scores(self) -> dict[str, float]:
         """cosine, r2, r2_centred and rmse over all images."""
         return {name: figure(*rows) for name, (figure, rows) in self._figures().items()}
 
-    def intervals(self, draws: int = 1000, seed: int = 0) -> dict[str, list[float]]:
+    def intervals(self, seed: int = 0) -> dict[str, list[float]]:
         """[low, high] of each, by bootstrap over images, at 95 %."""
         found = {}
         for name, (figure, rows) in self._figures().items():
-            _, low, high = bootstrap(figure, *rows, draws=draws, seed=seed)
+            _, low, high = bootstrap(figure, *rows, seed=seed)
             found[name] = [low, high]
         return found
 

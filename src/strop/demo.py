@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
+from string import Template
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor
 from strop.analysis.colours import Basis
 from strop.analysis.counterfactual import erasure
 from strop.analysis.findings import Table
-from strop.analysis.page import Block, picture, to_html, to_markdown
+from strop.analysis.page import to_html
 from strop.analysis.panels import show_program
 from strop.data import ScenesDataset
 from strop.data.samples import square, squares
@@ -39,7 +39,6 @@ from strop.program import Program
 from strop.scenes import object_counts
 from strop.store.encode import encode_corpus
 from strop.store.pictures import write_sheet
-from strop.store.search import Results
 from strop.store.store import open_store
 
 OBJECT_COUNTS = (3, 5, 8, 10)
@@ -54,7 +53,7 @@ PHOTOS = {
 """Squares of scikit-learn's sample images: file, side, top and left in pixels."""
 MAPS = 3
 OVERVIEW, SHEET = "overview.png", "search.html"
-PREDICTED, FULL = "predicted lengths", "all codes"
+PAGE = Path(__file__).with_suffix(".md")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +97,8 @@ def run_demo(
     results = [evaluate("scenes", model, images, captions, folder, others)]
     say("The same with photographs ...")
     model = load("photos", device=device)
-    images = sample_photos(model.config.image_size)
+    size = model.config.image_size
+    images = torch.stack([square(*place, size) for place in PHOTOS.values()])
     results.insert(0, evaluate("photos", model, images, list(PHOTOS), folder))
     draw_overview(results[0], folder / OVERVIEW)
     say("A store of more squares of them, and a search in it ...")
@@ -110,7 +110,7 @@ def run_demo(
     return results
 
 
-def search_store(tokenizer: Tokenizer, folder: Path) -> Results:
+def search_store(tokenizer: Tokenizer, folder: Path) -> None:
     """Encode squares of the photographs into `photos.lance` and search it for the leaves.
 
     Writes a contact sheet, `search.html`. `StoreError` if the packages of stores are missing.
@@ -132,7 +132,6 @@ def search_store(tokenizer: Tokenizer, folder: Path) -> Results:
     found = store.search(query, k=12)
     title = f"{list(PHOTOS)[-1]}, and what is most like it in {len(store)} squares"
     write_sheet(store, found, folder / SHEET, title=title, query=query)
-    return found
 
 
 def render_scenes(size: int) -> tuple[Tensor, Tensor]:
@@ -142,11 +141,6 @@ def render_scenes(size: int) -> tuple[Tensor, Tensor]:
     shown = ScenesDataset(100, seed=SEED, size=size).images(indices)
     others = ScenesDataset(OTHER_SCENES, seed=SEED + 1, size=size)
     return shown, others.images(range(OTHER_SCENES))
-
-
-def sample_photos(size: int) -> Tensor:
-    """`PHOTOS` as images (n, 3, size, size) uint8."""
-    return torch.stack([square(*place, size) for place in PHOTOS.values()])
 
 
 def evaluate(
@@ -181,23 +175,26 @@ def evaluate(
     forced = [tokenizer.interpret(program.with_lengths(k + 1)) for k in range(program.capacity)]
     r2_by_length = torch.stack([r2_of_each(each) for each in forced], dim=1)
     bases = [Basis.of(each) for each in target]
+
+    def coloured(fields: Tensor) -> Tensor:
+        return torch.stack([b.colours(f) for b, f in zip(bases, fields, strict=True)]).cpu()
+
+    named = (("predicted lengths", field), ("all codes", forced[-1]), (baseline, flat))
     result = DemoResult(
         name=name,
         captions=captions,
         program=program,
         pictures={
             "images": images,
-            **{
-                kind: torch.stack([b.colours(f) for b, f in zip(bases, each, strict=True)]).cpu()
-                for kind, each in (("teacher", target), ("features", field))
-            },
+            "teacher": coloured(target),
+            "features": coloured(field),
             "previews": smooth(tokenizer.decode(field).cpu()),
         },
         maps=erasure(tokenizer, program).cpu(),
         predicted_r2=r2_by_length.gather(1, program.lengths.cpu()[:, None] - 1)[:, 0],
         scores={
             label: {"r2": r2(each, target).item(), "r2_centred": r2_centred(each, target).item()}
-            for label, each in ((PREDICTED, field), (FULL, forced[-1]), (baseline, flat))
+            for label, each in named
         },
     )
     draw_programs(result, folder / f"{name}-programs.png")
@@ -305,48 +302,12 @@ def tables(result: DemoResult) -> tuple[Table, Table]:
 
 
 def write_page(results: Sequence[DemoResult], folder: Path) -> None:
-    """Write `index.html`: all results on one page without external resources."""
-    blocks: list[Block] = ["# Images as programs", picture(folder / OVERVIEW, _OVERVIEW, folder)]
-    blocks.append(_INTRODUCTION)
+    """Write `index.html`, which is `demo.md` with tables: one page without external resources."""
+    shown: dict[str, str] = {}
     for result in results:
-        drawn = (folder / f"{result.name}-{kind}.png" for kind in ("programs", "rate"))
-        columns, curves = map(picture, drawn, (_COLUMNS, _CURVES), repeat(folder))
-        programs, scores = tables(result)
-        blocks += [f"## {result.name.capitalize()}", _ABOUT[result.name]]
-        blocks += [columns, programs, curves, scores]
+        programs, scores = (table.markdown() for table in tables(result))
+        shown |= {f"{result.name}_programs": programs, f"{result.name}_scores": scores}
+    text, _, store = PAGE.read_text(encoding="utf-8").partition("## A store")
     if (folder / SHEET).is_file():
-        blocks += ["## A store", _STORE]
-    write_text(folder / "index.html", to_html(to_markdown(blocks), folder))
-
-
-_OVERVIEW = (
-    "An image, its features, its program, the features from the program, and the patches that two "
-    "of its tokens affect"
-)
-_COLUMNS = (
-    "Each row: the image, the features of the teacher, the features from the program (both as "
-    "principal components), a preview, and where the features change when one token is erased, "
-    "with the mean change."
-)
-_CURVES = "R² of each image about its own scalar mean, at every forced length."
-_INTRODUCTION = (
-    "The model turned each image into a short program of discrete codes and chose its length. From "
-    "the program alone it reconstructed the features of a frozen vision transformer, the teacher. "
-    "The previews are decoded from these features by a small network. They show the layout of an "
-    "image, not its details."
-)
-_ABOUT = {
-    "scenes": "Scenes rendered for this page, which the model `scenes` was not trained "
-    "on. The fields of all scenes are similar. The mean field of other scenes, which needs no "
-    "codes, is therefore a strong baseline.",
-    "photos": "Busy and plain squares of two photographs, encoded with the model "
-    "`photos`. There are no similar images for a mean field, so the baseline is the "
-    "mean vector of each image at every location. This baseline is strong, because the vector is "
-    "computed from the image itself. "
-    "The photographs are scikit-learn's china.jpg and flower.jpg, by danielbuechele and vultilion "
-    "on Flickr, CC BY 2.0, cropped.",
-}
-_STORE = (
-    f"More squares of both photographs are in the store `photos.lance`. [Those most like the "
-    f"leaves]({SHEET}) were found by comparing the fields of their programs."
-)
+        text += f"## A store{store}"
+    write_text(folder / "index.html", to_html(Template(text).substitute(shown), folder))

@@ -200,16 +200,3 @@ def best_iou(tables: ArrayLike) -> Array:
     union = rows + columns - counts
     iou = np.divide(counts, union, out=np.zeros_like(counts), where=union > 0)
     return np.where(columns[..., 0, :] > 0, iou.max(axis=-2), np.nan)
-
-
-def auc(scores: ArrayLike, truth: ArrayLike) -> float:
-    """Area under the ROC curve of (N,) scores; NaN unless `truth` has positives and negatives.
-
-    It is the probability that a positive scores above a negative; ties count half.
-    """
-    positive = np.asarray(truth) > 0
-    positives, negatives = int(positive.sum()), int((~positive).sum())
-    if not positives or not negatives:
-        return float("nan")
-    above = ranks(scores)[positive].sum() - positives * (positives + 1) / 2
-    return float(above / (positives * negatives))

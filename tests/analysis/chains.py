@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from strop.analysis.grammar import symbols_of
 from strop.program import Program
 
 N, K, STOP = 4, 12, 0.15
@@ -33,7 +32,8 @@ def markov(count: int, seed: int = 0) -> Program:
 
 def known_bits(program: Program) -> float:
     """What the chain's own entropy gives for programs of these lengths, per image."""
-    decisions = np.array([len(symbols) - 1 for symbols in symbols_of(program)])
+    # After its first code, a program decides after each code whether to stop, but for the last.
+    decisions = np.minimum(program.lengths.numpy(), program.capacity - 1)
     return math.log2(N) + decisions.mean() * (
         entropy(STOP, 1 - STOP) + (1 - STOP) * entropy(0.75, 0.25)
     )

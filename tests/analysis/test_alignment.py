@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strop import metrics
 from strop.agreement import agree
 from strop.analysis import usage
-from strop.analysis.alignment import align, evaluate_model, probe_weighted
+from strop.analysis.alignment import align, evaluate_model
 from strop.analysis.subject import encode_fields
 from strop.errors import DataError, ModelError
 from strop.metrics import effective_rank
@@ -76,14 +76,14 @@ def test_channels_that_do_not_vary_have_only_the_plain_r2():
 def test_one_image_has_figures_and_an_interval_of_no_width():
     target = draw(1, 4, 5)
     found = agree([(target + 0.1, target)])
-    low, high = found.intervals(draws=20)["r2"]
+    low, high = found.intervals()["r2"]
     assert low == pytest.approx(high) == pytest.approx(found.scores()["r2"])
 
 
 def test_intervals_hold_the_figure_and_follow_the_seed():
     target = draw(30, 4, 5)
     found = agree([(target + 0.3 * draw(30, 4, 5, seed=1), target)])
-    first, again, other = (found.intervals(draws=50, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (found.intervals(seed=seed) for seed in (0, 0, 1))
     assert first == again != other
     for name, value in found.scores().items():
         low, high = first[name]
@@ -150,34 +150,6 @@ def test_effective_rank_of_unequal_directions_by_hand():
 
 def test_a_constant_field_has_no_rank():
     assert math.isnan(effective_rank(torch.full((2, 3, 4), 0.3)))
-
-
-# R² through a probe.
-
-
-def test_errors_a_probe_cannot_see_are_free():
-    target = draw(5, 4, 3)
-    predicted = target + torch.tensor([0.0, 0.0, 9.0])
-    weights = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]])
-    assert probe_weighted(iter([(predicted, target)]), weights)["r2_probe"] == pytest.approx(1)
-    seen = torch.tensor([[0.0, 0, 1], [0, 1.0, 0]])
-    assert probe_weighted(iter([(predicted, target)]), seen)["r2_probe"] < 0
-
-
-def test_what_moves_all_classes_alike_decides_nothing():
-    target, weights = draw(5, 4, 3), draw(2, 3, seed=4)
-    predicted = target + 0.4 * draw(5, 4, 3, seed=5)
-    moved = weights + draw(3, seed=6)
-    one, other = (probe_weighted(iter([(predicted, target)]), each) for each in (weights, moved))
-    assert one["r2_probe"] == pytest.approx(other["r2_probe"], rel=1e-4)
-
-
-def test_equal_weights_in_all_directions_give_the_centred_r2():
-    target = draw(5, 4, 3)
-    predicted = target + 0.4 * draw(5, 4, 3, seed=5)
-    weights = torch.tensor([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1.0]])
-    found = probe_weighted(iter([(predicted, target)]), weights)["r2_probe"]
-    assert found == pytest.approx(metrics.r2_centred(predicted, target).item(), rel=1e-5)
 
 
 # The whole.

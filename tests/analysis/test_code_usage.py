@@ -41,17 +41,19 @@ def test_usage_is_counted(found, planted):
 
 def test_p_of_positions_is_uniform_for_random_codes(planted):
     program = planted.program
+    held, at = program.codes[program.active].numpy(), program.active.nonzero()[:, 1].numpy()
+
+    def table(codes_held):
+        return codes.position_table(codes_held, at, (program.codebook_size, program.capacity))
+
     ps = []
     for trial in range(80):
-        random = np.random.default_rng(trial)
-        permuted = codes.permute_codes(program, random)
+        permuted = np.random.default_rng(trial).permutation(held)
         ps.append(
             codes.against_null(
                 codes.mutual_information,
-                codes.position_table(permuted),
-                lambda generator, permuted=permuted: codes.position_table(
-                    codes.permute_codes(permuted, generator)
-                ),
+                table(permuted),
+                lambda generator, permuted=permuted: table(generator.permutation(permuted)),
                 codes.Options(draws=29, seed=trial + 1000),
             )["p"]
         )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from strop.analysis import frame
-from strop.analysis.findings import Findings, Section, Table, read_findings, write_findings
+from strop.analysis.findings import Findings, Table, read_findings, write_findings
 from strop.analysis.frame import Analysis, check_needs, find_analysis, run_study
 from strop.analysis.registry import ANALYSES
 from strop.analysis.subject import Subject
@@ -136,9 +136,13 @@ def test_findings_are_written(tmp_path):
     figure = new_figure(2, 2)
     plain_axes(figure, "x", "y")
     findings = Findings(
-        values={"r2": 0.5},
-        intervals={"r2": [0.4, math.nan]},
-        numbers={"a": math.nan, "b": [1.5, (math.inf,)], "c": {"d": 2}},
+        numbers={
+            "values": {"r2": 0.5},
+            "intervals": {"r2": [0.4, math.nan]},
+            "a": math.nan,
+            "b": [1.5, (math.inf,)],
+            "c": {"d": 2},
+        },
         tables=[Table("Some", ("x", "y"), [["a|b", math.nan], [1, 0.123456]])],
         figures={"one": figure},
         files={"page/index.html": "<p>", "page/a.bin": b"\x00"},
@@ -162,18 +166,21 @@ def test_findings_are_written(tmp_path):
     assert (tmp_path / "page" / "a.bin").read_bytes() == b"\x00"
 
 
-def test_a_section_is_both_numbers_and_a_table():
+def test_a_table_is_made_of_rows_or_of_named_rows_and_shown_if_it_has_any():
     rows = {"a": {"value": Interval(2, 1, 3), "n": 4}}
     pairs = [{"code": 1, "count": 5}]
-    findings = Findings.of(
-        Section("named", rows, "Named", ("", "value", "low", "high", "n")),
-        Section("listed", pairs, "Listed", ("code", "count")),
-        Section("nothing", {}, "Nothing", ("",)),
+    findings = Findings(
         numbers={"more": 6},
+        tables=[
+            Table("Named", ("", "value", "low", "high", "n"), rows),
+            Table("Listed", ("code", "count"), pairs),
+            Table("Nothing", ("",), {}),
+        ],
     )
-    assert findings.numbers == {"more": 6, "named": rows, "listed": pairs, "nothing": {}}
-    assert [table.title for table in findings.tables] == ["Named", "Listed"]
-    assert [table.rows for table in findings.tables] == [[["a", 2, 1, 3, 4]], [[1, 5]]]
+    content = findings.content()
+    assert content["more"] == 6
+    assert [table["title"] for table in content["tables"]] == ["Named", "Listed"]
+    assert [table["rows"] for table in content["tables"]] == [[["a", 2, 1, 3, 4]], [[1, 5]]]
 
 
 def test_numpy_numbers_are_numbers(tmp_path):

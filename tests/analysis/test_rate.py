@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from strop import metrics
 from strop.agreement import agree
-from strop.analysis.length_choice import best_residual, compare_lengths, curves_of, search_residual
+from strop.analysis.length_choice import (
+    best_residual,
+    compare_lengths,
+    curves_of,
+    joined,
+)
 from strop.analysis.subject import encode_fields
 
 curves = st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=4).map(
@@ -52,7 +57,7 @@ def test_where_every_token_saves_less_than_the_last_the_best_is_reached(errors):
 
 
 def fields_with_curve(errors):
-    """Agreements at each length of images whose squared error there is given: (n, K)."""
+    """The curves of images whose squared error at each length is given: (n, K)."""
     target = torch.stack([torch.eye(4)] * len(errors))
     made = []
     for column in np.array(errors).T:
@@ -60,7 +65,7 @@ def fields_with_curve(errors):
             [0.0, 0, 0, 1]
         )
         made.append(agree([(target + torch.nn.functional.pad(off[:, None], (0, 0, 0, 3)), target)]))
-    return made
+    return joined(made)
 
 
 def test_regret_by_hand():
@@ -75,15 +80,6 @@ def test_regret_by_hand():
     assert found["lengths"]["searched"] == [2, 3]
     assert found["values"]["search_correlation"] == pytest.approx(-1)
     assert found["curve"]["r2_best"][-1] == pytest.approx(1 - 1 / total, abs=1e-5)
-
-
-def test_a_search_of_equal_mean_by_hand():
-    errors = np.array([[4.0, 1.0, 1.0], [4.0, 4.0, 0.0]])
-    # Tolerance 0: lengths 2 and 3, error 1. From 3 on: 1 and 3, error 4. From 4 on: 1 and 1, 8.
-    means = (2.5, 2.25, 2.0, 1.5, 1.0)
-    found = [search_residual(errors, errors, mean) for mean in means]
-    assert found == pytest.approx([1.0, 2.5, 4.0, 6.0, 8.0])
-    assert np.isnan(search_residual(errors, errors, 3.0))  # no search takes so many
 
 
 def test_what_choosing_gains_has_an_interval():

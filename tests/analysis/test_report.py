@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from strop.analysis.evaluate import Split, make_header
+from strop.analysis.evaluate import Split
 from strop.analysis.evaluation_report import compare, read_runs, write_report
 from strop.analysis.findings import Findings, Table, write_findings
 from strop.analysis.page import to_html, to_markdown
@@ -63,7 +63,8 @@ def write_part(folder, kind="voc", suite="alignment", *, variant="strop-s-dinov3
     }
     spec = "scenes:?n=7" if kind == "scenes" else f"{kind}:/secret/place?split={split}"
     data = Split(spec, None, spec)
-    header = make_header(suite, model, data, {"seed": 0, "protocol": "paper"}, {})
+    header = {"suite": suite, "model": model, "data": data.data, "train": data.train}
+    header |= {"seed": 0, "protocol": "paper", "options": {}}
     header |= {"seconds": 1.5, "finished": "now", "machine": describe_machine("cpu")}
     values = {"values": dict(ALIGNED)} if suite == "alignment" else {}
     notes = result.pop("notes", ())
@@ -71,12 +72,9 @@ def write_part(folder, kind="voc", suite="alignment", *, variant="strop-s-dinov3
     return write_findings(Path(folder) / data.folder, suite, "evaluation", header, findings)
 
 
-def segmented(miou, r2_probe=0.3):
+def segmented(miou):
     found = {"values": {"miou": miou}, "intervals": {"miou": [miou - 1, miou + 1]}}
-    return {
-        "values": {"r2_probe": r2_probe},
-        "representations": {"teacher": found, "latent": found, "raw": found},
-    }
+    return {"representations": {"teacher": found, "latent": found, "raw": found}}
 
 
 def test_cells_of_the_same_setting_are_lined_up(tmp_path):
@@ -159,21 +157,6 @@ def test_a_run_given_twice_is_read_once(tmp_path, monkeypatch):
     write_part(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     assert len(read_runs([tmp_path / "model", "model", "./model/"])) == 1
-
-
-def test_which_figure_predicts_miou_needs_three_models(tmp_path):
-    runs = []
-    for number, (r2, probe, miou) in enumerate([(0.5, 0.1, 30), (0.6, 0.3, 50), (0.4, 0.2, 40)]):
-        folder = tmp_path / f"m{number}"
-        write_part(folder, values={**ALIGNED, "r2": r2})
-        write_part(folder, suite="segmentation", **segmented(miou, probe))
-        runs.append(folder)
-    write_report(runs[:2], tmp_path / "two")
-    assert "predicts mIoU" not in (tmp_path / "two" / "report.md").read_text()
-    write_report(runs, tmp_path / "three")
-    text = (tmp_path / "three" / "report.md").read_text()
-    assert "| R² probe | 1.000 |" in text
-    assert "| R² | 0.500 |" in text
 
 
 def test_several_datasets_have_a_mean_row(tmp_path):

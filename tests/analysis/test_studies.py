@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 
-from strop.analysis import grammar
-from strop.analysis.frame import identities, run_study
+from strop.analysis.findings import Findings
+from strop.analysis.frame import Analysis, identities, run_study
 from strop.analysis.subject import Subject
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError
@@ -21,10 +22,8 @@ from strop.images import save_image
     [
         ("erasure", "draws", 0, "at least 1"),
         ("readouts", "clusters", -2, "at least 0"),
-        ("controls", "draws", -1, "at least 1"),
-        ("grammar", "samples", 0, "at least 1"),
         ("complexity", "seed", -1, "at least 0"),
-        ("synergy", "memory", -1.0, "above 0"),
+        ("synergy", "pairs", -1, "at least 0"),
     ],
 )
 def test_options_out_of_range_are_refused_before_the_work(
@@ -59,14 +58,22 @@ def test_a_broken_first_image_is_skipped(tokenizer, tmp_path):
     assert found["images"] == 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options with further data."""
+
+    pairs: str = field(default="", metadata={"dataset": True})
+
+
 def test_a_result_depends_on_the_files_of_further_data(tokenizer, tmp_path):
     picture = tmp_path / "0.png"
     save_image(picture, torch.zeros(3, 64, 64, dtype=torch.uint8))
     dataset = open_dataset("scenes:?n=3&size=64")
     subject = Subject(tokenizer=tokenizer, dataset=dataset, data="scenes:")
-    options = grammar.Options(pairs=f"folder:{tmp_path}")
-    first = identities(subject, grammar.ANALYSIS, options)
-    assert identities(subject, grammar.ANALYSIS, options) == first
-    assert "pairs" not in identities(subject, grammar.ANALYSIS, grammar.Options())
+    analysis = Analysis(run=lambda subject, options: Findings(), options=Options)
+    options = Options(pairs=f"folder:{tmp_path}")
+    first = identities(subject, analysis, options)
+    assert identities(subject, analysis, options) == first
+    assert "pairs" not in identities(subject, analysis, Options())
     os.utime(picture, ns=(1, 1))
-    assert identities(subject, grammar.ANALYSIS, options)["pairs"] != first["pairs"]
+    assert identities(subject, analysis, options)["pairs"] != first["pairs"]

@@ -9,7 +9,7 @@ import torch
 from planted import BLOCK, SHARED, altered
 
 from strop.analysis import synergy
-from strop.analysis.counterfactual import pair_erasure, rows_within
+from strop.analysis.counterfactual import pair_erasure
 from strop.analysis.regions import erasure_maps
 from strop.errors import ProgramError
 from strop.statistics import paired_test
@@ -18,7 +18,7 @@ from strop.statistics import paired_test
 @pytest.fixture(scope="module")
 def scored(planted):
     pairs = synergy.draw_pairs(planted.program, 0, seed=0)
-    return synergy.measure(planted, erasure_maps(planted), pairs, synergy.Options(memory=1e-4))
+    return synergy.measure(planted, erasure_maps(planted), pairs, synergy.Options())
 
 
 def test_only_the_planted_pair_has_synergy(scored):
@@ -114,10 +114,3 @@ def test_the_batch_of_interpreted_pairs_is_bounded(planted, monkeypatch):
         assert len(maps) <= 10
     assert max(rows) <= 10
     assert sum(rows) == len(index) + len(program)
-
-
-def test_memory_grows_with_the_model(tokenizer, make_tokenizer):
-    small = rows_within(tokenizer, 0.01)
-    large = rows_within(make_tokenizer(image_size=128), 0.01)
-    assert small == pytest.approx(4 * large, rel=0.05)
-    assert rows_within(tokenizer, 1e-9) == 1

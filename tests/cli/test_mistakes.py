@@ -72,7 +72,7 @@ MISTAKES = [
         "semantic, which photos does not have",
     ),
     ("eval photos --data photos --suite algnment", "Did you mean 'alignment'?"),
-    ("eval photos --data photos --protocol dino", "There is no probe protocol 'dino'. Did you"),
+    ("eval photos --data photos --protocol stron", "There is no probe protocol 'stron'. Did you"),
     ("study photos erasur --data photos -o out", "There is no study 'erasur'. Did you mean"),
     ("study photos erasure --data photos -o out --drawz 3", "No such option: --drawz"),
     ("enocde photos", "No such command 'enocde'. Did you mean 'encode'?"),

@@ -41,6 +41,7 @@ def test_json_on_stdout_is_what_was_written(run, model, tmp_path):
     ("arguments", "status", "complaint"),
     [
         (("nonsense",), 1, "There is no study 'nonsense'"),
+        (("grammar",), 1, "It is a script now: research/structure/grammar.py. "),
         (("codes", "--pags", "3"), 2, "No such option: --pags"),
         (("codes", "--pages", "many"), 2, "Invalid value for '--pages'"),
         (("codes", "--pages", "-1"), 1, "--pages is -1. Give a number that is at least 1."),

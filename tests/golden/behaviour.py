@@ -151,7 +151,6 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "codes": ["--draws", "3"],
         "readouts": [],
         "complexity": [],
-        "controls": [],
     }
     return {
         "data scenes": [

@@ -13,7 +13,7 @@ from strop.analysis.subject import Subject
 
 ROOT = Path(__file__).parents[2]
 for folder in (
-    *(ROOT / "research" / name for name in ("bundle", "clevr", "distil", "reading", "tokenizers")),
+    *(path for path in (ROOT / "research").iterdir() if path.is_dir()),
     ROOT / "tests" / "analysis",
     ROOT / "tests" / "training",
     Path(__file__).parent,

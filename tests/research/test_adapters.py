@@ -106,9 +106,7 @@ def test_without_the_packages_the_remedy_is_reported():
 @pytest.fixture
 def quick(monkeypatch):
     """The protocol with a few steps: what is learned does not matter here."""
-    multilabel = PAPER.multilabel
-    few = replace(multilabel.schedule, steps=4, weight_decays=multilabel.schedule.weight_decays[:1])
-    short = replace(PAPER, multilabel=replace(multilabel, schedule=few))
+    short = replace(PAPER, steps=4, weight_decays=PAPER.weight_decays[:1])
     monkeypatch.setattr("adapters.PAPER", short)
 
 

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import sklearn.kernel_ridge
+import sklearn.metrics
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from planted import PlantedDataset, altered, subject_of
 
 import contingency
@@ -90,3 +93,14 @@ def test_the_kernel_ridge_is_sklearns():
     assert any(np.allclose(ours, each) for each in theirs)
     rests = (ours - theirs[0]) ** 2
     assert rests.mean() < 1, "the error must select the regularization"
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))
+def test_auc_is_sklearns(pairs):
+    scores, truth = np.array(pairs, float).T
+    if len(set(truth)) == 2:
+        expected = sklearn.metrics.roc_auc_score(truth, scores)
+        assert contingency.auc(scores, truth) == pytest.approx(expected)
+    else:
+        assert np.isnan(contingency.auc(scores, truth))

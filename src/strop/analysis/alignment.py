@@ -60,13 +60,7 @@ def run(subject: Subject, options: Options) -> Findings:
         inside=subject.inside,
         seed=options.seed,
     )
-    figure = draw(result)
-    return Findings(
-        values=result.pop("values"),
-        intervals=result.pop("intervals"),
-        numbers=result,
-        figures={"budgets": figure},
-    )
+    return Findings(numbers=result, figures={"budgets": draw(result)})
 
 
 ANALYSIS = Analysis(run=run, options=Options, check=check)
@@ -144,22 +138,6 @@ def interpreted(tokenizer: Tokenizer, program: Program, fields: Tensor) -> Pairs
     for start in range(0, len(fields), _CHUNK):
         made = tokenizer.interpret(program[start : start + _CHUNK])
         yield made, fields[start : start + _CHUNK].to(made.device)
-
-
-def probe_weighted(pairs: Pairs, weights: Tensor) -> dict[str, float]:
-    """R² of fields projected onto the weights (C, d_enc) of a probe: other errors do not count.
-
-    The mean over classes is subtracted from the weights, since it shifts the logits of all classes
-    equally. With one output, such as a depth, the weights are used as they are.
-    """
-    weights = weights.float() if len(weights) == 1 else weights.float() - weights.float().mean(0)
-
-    def projected() -> Pairs:
-        for made, true in pairs:
-            projection = weights.to(made.device).T
-            yield made.float() @ projection, true.float() @ projection
-
-    return {"r2_probe": agree(projected()).scores()["r2_centred"]}
 
 
 def _budgets(

@@ -5,8 +5,9 @@ Section 4, "Code reuse and unsupervised readouts".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -61,14 +62,15 @@ def run(subject: Subject, options: Options) -> Findings:
     """Usage, purity, positions and co-occurrence of the codes, and the dictionary."""
     program, classes = subject.program, subject.classes
     maps = erasure_maps(subject, edit=options.edit)
-    usage = code_counts(program).numpy()
-    places = position_table(program)
+    codes, at = program.codes[program.active].numpy(), program.active.nonzero()[:, 1].numpy()
+    shape = (program.codebook_size, program.capacity)
+    usage, places = code_counts(program).numpy(), position_table(codes, at, shape)
     numbers: dict[str, Any] = {
         "usage": concentration(usage),
         "position": against_null(
             mutual_information,
             places,
-            lambda random: position_table(permute_codes(program, random)),
+            lambda random: position_table(random.permutation(codes), at, shape),
             options,
         ),
         "pairs": associated_pairs(cooccurrence(program), len(program)),
@@ -92,8 +94,8 @@ def run(subject: Subject, options: Options) -> Findings:
     return Findings(
         numbers={**numbers, "codes": entries},
         tables=[
-            Table.of("Usage", ("", ""), numbers["usage"]),
-            Table.of("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
+            Table("Usage", ("", ""), numbers["usage"]),
+            Table("Codes against positions and classes", ("", "value", "shuffled", "p"), tests),
             Table(
                 "The most used codes",
                 header,
@@ -137,11 +139,9 @@ def concentration(usage: Counts) -> dict[str, float]:
     }
 
 
-def position_table(program: Program) -> Counts:
-    """How often each code is at each prefix position: `(N, K)`."""
-    rows, columns = program.codebook_size, program.capacity
-    cells = program.codes[program.active] * columns + program.active.nonzero()[:, 1]
-    return torch.bincount(cells, minlength=rows * columns).view(rows, columns).numpy()
+def position_table(codes: Counts, at: Counts, shape: tuple[int, int]) -> Counts:
+    """How often each code is at each prefix position, `(N, K)`: of codes and positions `(T,)`."""
+    return np.bincount(codes * shape[1] + at, minlength=math.prod(shape)).reshape(shape)
 
 
 def cooccurrence(program: Program) -> Counts:
@@ -204,14 +204,6 @@ def against_null(
     null = np.array([statistic(permuted(random)) for _ in range(options.draws)])
     value = statistic(table)
     return {"value": value, "shuffled": float(null.mean()), "p": null_p(value, null)}
-
-
-def permute_codes(program: Program, random: np.random.Generator) -> Program:
-    """Programs of the same lengths with a random permutation of all active codes."""
-    codes = program.codes.clone()
-    held = codes[program.active]
-    codes[program.active] = held[torch.from_numpy(random.permutation(len(held)))]
-    return replace(program, codes=codes, check=False)
 
 
 def draw_dictionary(subject: Subject, maps: Tensor, entries: list[CodeEntry]) -> Figure:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from strop.analysis.findings import Findings, Section
+from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis, Sampling
 from strop.analysis.subject import Subject
 from strop.data.record import VOID
@@ -39,23 +39,26 @@ def run(subject: Subject, options: Sampling) -> Findings:
     }
     counted = {name: measure for name, measure in measures.items() if name in COUNTS}
     rare = {name: rarity_claim(counts, lengths, options) for name, counts in counted.items()}
-    return Findings.of(
-        Section(
-            "correlations",
-            correlations,
-            "Length against complexity",
-            ("", "Pearson", "low", "high", "Spearman", "low", "high", "p"),
-        ),
-        Section(
-            "rarity",
-            rare,
-            "Do rare counts get longer programs?",
-            ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
-        ),
+    interval = ("low", "high")
+    return Findings(
         numbers={
             "length": {"mean": float(lengths.mean()), "sd": float(lengths.std())},
             "bins": {name: by_count(counts, lengths) for name, counts in counted.items()},
+            "correlations": correlations,
+            "rarity": rare,
         },
+        tables=[
+            Table(
+                "Length against complexity",
+                ("", "Pearson", *interval, "Spearman", *interval, "p"),
+                correlations,
+            ),
+            Table(
+                "Do rare counts get longer programs?",
+                ("", "Spearman of length and rarity", "p", "at a fixed count", "p"),
+                rare,
+            ),
+        ],
         figures={"lengths": draw(measures, lengths)},
         notes=(
             "Intervals resample images (95 %); p permutes lengths against images, one-sided. "

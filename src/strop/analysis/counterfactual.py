@@ -86,15 +86,6 @@ def pair_erasure(
         yield part, maps
 
 
-def rows_within(tokenizer: Tokenizer, memory: float) -> int:
-    """How many programs can be interpreted together within `memory` GiB; at least one."""
-    config = tokenizer.config
-    widest = max(config.interpreter.feedforward, 4 * config.interpreter.width)
-    # A layer holds its input, its hidden units and their activation; two fields come on top.
-    floats = config.grid**2 * (3 * widest + 2 * config.teacher.width)
-    return max(1, int(memory * 2**30 / (4 * floats)))
-
-
 def _chunks(
     tokenizer: Tokenizer, rows: Program, edits: Tensor, batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:

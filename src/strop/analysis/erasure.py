@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from strop.analysis.counterfactual import Edit
-from strop.analysis.findings import Findings, Section
+from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis, Sampling
 from strop.analysis.panels import Panel, bars, lines, picture_grid, show_program
 from strop.analysis.regions import REMOVALS, erasure_maps, image_tables, owners, patch_shares
@@ -70,21 +70,23 @@ def run(subject: Subject, options: Options) -> Findings:
         for kind in ("instance", "semantic")
         if (mask := getattr(subject.records, kind)) is not None
     }
-    return Findings.of(
-        Section("localisation", localised, "Localisation of a token", ("", "mean", "low", "high")),
-        Section(
-            "edits",
-            edits,
-            f"Maps by other edits, beside {options.edit}",
-            ("edit", "correlation of maps", "same owner"),
-        ),
-        Section(
-            "agreement",
-            agreement,
-            "Regions against masks",
-            ("mask", *(f"{score}{part}" for score in ("IoU", "ARI") for part in PARTS), "p"),
-        ),
-        numbers={"profile": profile},
+    scores = [f"{score}{part}" for score in ("IoU", "ARI") for part in PARTS]
+    return Findings(
+        numbers={
+            "profile": profile,
+            "localisation": localised,
+            "edits": edits,
+            "agreement": agreement,
+        },
+        tables=[
+            Table("Localisation of a token", ("", "mean", "low", "high"), localised),
+            Table(
+                f"Maps by other edits, beside {options.edit}",
+                ("edit", "correlation of maps", "same owner"),
+                edits,
+            ),
+            Table("Regions against masks", ("mask", *scores, "p"), agreement),
+        ],
         figures={
             "teaser": draw_teaser(subject, maps),
             "profile": draw_profile(profile),

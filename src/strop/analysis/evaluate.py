@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
@@ -59,24 +59,8 @@ class Split(NamedTuple):
         return f"{parse_spec(self.data).kind}-{hashlib.sha256(both).hexdigest()[:6]}"
 
 
-class EvaluationJob(NamedTuple):
-    """One result to compute: where it is stored, what identifies it, and how to compute it."""
-
-    folder: Path
-    name: str
-    header: Result
-    run: Callable[[], Findings]
-    device: torch.device
-
-    def finished(self) -> Result | None:
-        """The result if it exists; `ConfigError` if it is of another model, data or option."""
-        found = read_findings(self.folder, self.name, KIND)
-        for what, (old, new) in differences(found or self.header, self.header).items():
-            raise ConfigError(
-                f"{self.folder / self.name}.json is of another {what}: {old}, not {new}.",
-                "Name another folder with --out, or remove this one.",
-            )
-        return found
+EvaluationJob = tuple[Path, Result, Callable[[], Findings]]
+"""The folder of a result, the keys that identify it, and what computes the others."""
 
 
 def evaluate(
@@ -114,7 +98,7 @@ def evaluate(
     splits = open_splits(data, train)
     for length in probe_lengths:
         check_range(torch.tensor(length), 1, tokenizer.config.max_length, "length")
-    names = choose_suites(suites)
+    analyses = [find_analysis(each) for each in choose_suites(suites)]
     find_protocol(protocol)
     settings = {
         "seed": seed,
@@ -127,71 +111,67 @@ def evaluate(
     subject_of = partial(
         Subject, tokenizer=tokenizer, batch=batch, workers=workers, progress=progress
     )
-    jobs = []
+    jobs: list[EvaluationJob] = []
     for split in splits:
         folder = Path(out) / split.folder
         subject = subject_of(dataset=split.dataset, data=split.data, folder=folder)
         if split.train is not None and split.train_dataset is not None:
             subject.train = subject_of(dataset=split.train_dataset, data=split.train)
-        for each in names:
-            analysis = find_analysis(each)
+        for analysis in analyses:
             own = {key.name for key in fields(analysis.options)} & settings.keys()
-            options = make_options(analysis, each, {key: settings[key] for key in own})
+            options = make_options(analysis, {key: settings[key] for key in own})
             try:
-                check_subject(analysis, each, subject, options)
+                check_subject(analysis, subject, options)
             except StropError as error:
-                if each in suites:
+                if analysis.name in suites:
                     raise
                 if note is not None:
-                    note(f"{each} is left out. {error}")
+                    note(f"{analysis.name} is left out. {error}")
                 continue
-            header = make_header(each, model, split, settings, to_dict(options))
-            header["identities"] = identities(subject, analysis)
-            job = partial(analysis.run, subject, options)
-            jobs.append(EvaluationJob(folder, each, header, job, tokenizer.device))
+            header = {
+                "suite": analysis.name,
+                "model": model,
+                "data": split.data,
+                "train": split.train,
+                "seed": seed,
+                "protocol": protocol,
+                "options": to_dict(options),
+                "identities": identities(subject, analysis, options),
+            }
+            jobs.append((folder, header, partial(analysis.run, subject, options)))
     with exclusive(out):
-        return run_jobs(jobs, before=lambda: tokenizer.teacher)
+        assert tokenizer.teacher  # it is loaded now, and said to be missing before any work
+        return run_jobs(jobs, tokenizer.device)
 
 
-def run_jobs(
-    jobs: list[EvaluationJob], before: Callable[[], object] = lambda: None
-) -> list[Result]:
+def run_jobs(jobs: list[EvaluationJob], device: torch.device) -> list[Result]:
     """Compute and store the results that do not exist yet; return all. `jobs` is emptied.
 
-    A result of another model is refused before any work, and `before` runs first.
+    A result of another model, data or option is refused before any work.
     """
-    found = [job.finished() for job in jobs]
-    before()
+    known = []
+    for folder, header, _ in jobs:
+        found = read_findings(folder, header["suite"], KIND)
+        for what, (old, new) in differences(found or header, header).items():
+            raise ConfigError(
+                f"{folder / header['suite']}.json is of another {what}: {old}, not {new}.",
+                "Name another folder with --out, or remove this one.",
+            )
+        known.append(found)
     results = []
-    for result in found:
-        job = jobs.pop(0)  # so that the data of finished jobs can be freed
+    for result in known:
+        folder, header, run = jobs.pop(0)  # so that the data of finished jobs can be freed
         if result is None:
             began = time.perf_counter()
-            findings = job.run()
-            header = {
-                **job.header,
+            findings = run()
+            header |= {
                 "seconds": time.perf_counter() - began,
                 "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-                "machine": describe_machine(job.device),
+                "machine": describe_machine(device),
             }
-            result = write_findings(job.folder, job.name, KIND, header, findings)
+            result = write_findings(folder, header["suite"], KIND, header, findings)
         results.append(result)
     return results
-
-
-def make_header(
-    name: str, model: Result, split: Split, settings: Mapping[str, Any], options: Result
-) -> Result:
-    """The keys of a result that identify it and do not depend on what is found."""
-    return {
-        "suite": name,
-        "model": model,
-        "data": split.data,
-        "train": split.train,
-        "seed": settings["seed"],
-        "protocol": settings["protocol"],
-        "options": options,
-    }
 
 
 def choose_suites(names: Sequence[str]) -> list[str]:

@@ -18,15 +18,14 @@ from strop.analysis.registry import EVALUATIONS
 from strop.data.spec import parse_spec
 from strop.errors import DataError
 from strop.files import PathLike, read_json, write_json, write_text
-from strop.statistics import pearson
 
 COLUMNS = {
     "alignment": "cosine r2 r2_centred rmse codebook_used codebook_effective perplexity "
     "length_mean length_spread bits_fixed_rate bits_entropy compression",
     "pixels": "ssim ssim_mean_image lpips",
     "rate": "length_mean r2 search_length_mean search_correlation regret_r2 regret_r2_fixed "
-    "regret_r2_search choice_gain_r2 search_cost",
-    "segmentation": "miou pixel_accuracy class_accuracy r2_probe",
+    "choice_gain_r2 search_cost",
+    "segmentation": "miou pixel_accuracy class_accuracy",
     "multilabel": "map map_11",
     "depth": "depth_rmse abs_rel delta1 delta2 delta3",
 }
@@ -39,8 +38,17 @@ Found = Mapping[str, Any]
 
 def read_runs(runs: Sequence[PathLike]) -> list[Result]:
     """The results of all runs, by model and analysis, each with the paths of its `pictures`."""
-    each_once = {run.resolve(): run for run in map(Path, runs)}
-    parts = [part for run in each_once.values() for part in read_run(run)]
+    parts: list[Result] = []
+    for run in {Path(run).resolve(): Path(run) for run in runs}.values():
+        paths = [path for name in EVALUATIONS for path in sorted(run.glob(f"*/{name}.json"))]
+        if not paths:
+            raise DataError(
+                f"{run} holds no finished result of an evaluation.",
+                "Give folders that `strop eval` wrote.",
+            )
+        for path in paths:
+            pictures = sorted(path.parent.glob(f"{path.stem}*.png"))
+            parts.append({**read_json(path, KIND, FORMAT), "pictures": pictures})
     names = {part["model"]["fingerprint"]: part["model"]["name"] for part in parts}
     for part in parts:
         model = part["model"]
@@ -53,33 +61,16 @@ def read_runs(runs: Sequence[PathLike]) -> list[Result]:
     )
 
 
-def read_run(run: Path) -> list[Result]:
-    """The results of one run, by analysis."""
-    paths = [path for name in EVALUATIONS for path in sorted(run.glob(f"*/{name}.json"))]
-    if not paths:
-        raise DataError(
-            f"{run} holds no finished result of an evaluation.",
-            "Give folders that `strop eval` wrote.",
-        )
-    return [
-        {
-            **read_json(path, KIND, FORMAT),
-            "pictures": sorted(path.parent.glob(f"{path.stem}*.png")),
-        }
-        for path in paths
-    ]
-
-
 def write_report(runs: Sequence[PathLike], out: PathLike) -> list[Path]:
     """Write `report.md`, `.html` and `.json` to the folder `out`."""
     folder = Path(out)
-    parts = read_runs(runs)
+    parts, figures = read_runs(runs), folder / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
     for number, part in enumerate(parts):
-        copies = [folder / "figures" / f"{number:02d}-{path.name}" for path in part["pictures"]]
-        for path, copy in zip(part["pictures"], copies, strict=True):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-        part["pictures"] = copies
+        part["pictures"] = [
+            shutil.copyfile(path, figures / f"{number:02d}-{path.name}")
+            for path in part["pictures"]
+        ]
     markdown = to_markdown(["# Evaluation", *report_blocks(parts, folder)])
     pages = {"report.md": markdown, "report.html": to_html(markdown, folder)}
     for name, text in pages.items():
@@ -172,7 +163,6 @@ def report_blocks(parts: list[Result], folder: Path) -> Iterator[Block]:
         some = [part for part in parts if part["suite"] == suite]
         if some:
             yield from _suite(suite, some, folder)
-    yield from _predictors(parts)
     yield from _beside_the_paper(parts)
     used = {
         name for part in parts for found in scores_of(part).values() for name in found["values"]
@@ -274,28 +264,6 @@ def _baselines(part: Result) -> Iterator[Block]:
     ]
     if rows:
         yield metric_table(("lengths", "code", "bits"), rows, HEADLINE)
-
-
-def _predictors(parts: list[Result]) -> Iterator[Block]:
-    """The correlation of alignment metrics with mIoU, if there are at least three models."""
-    results = {(p["suite"], p["model"]["fingerprint"], p["data"]): p for p in parts}
-    rows: list[dict[str, float]] = []
-    for (suite, *where), part in results.items():
-        beside = results.get(("alignment", *where))
-        latent = part.get("representations", {}).get("latent")
-        if suite == "segmentation" and beside and latent:
-            rows.append({**beside["values"], **part.get("values", {}), **latent["values"]})
-    if len(rows) < 3:
-        return
-    names = [name for name in (*HEADLINE.split(), "r2_probe") if name in rows[0]]
-    miou = [row["miou"] for row in rows]
-    yield "## Which metric predicts mIoU"
-    yield (
-        f"Pearson's r with the mIoU of the interpreted field, over {len(rows)} pairs of model and "
-        "dataset."
-    )
-    found = [[METRICS[n].title, f"{pearson([row[n] for row in rows], miou):.3f}"] for n in names]
-    yield Table("", ["", "r"], found)
 
 
 def _beside_the_paper(parts: list[Result]) -> Iterator[Block]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from strop.config import to_dict
 from strop.figures import Figure, save_figure
@@ -18,32 +18,25 @@ from strop.files import PathLike, atomic_path, read_json, write_json, write_text
 
 FORMAT = 1
 Cell = str | int | float | None
-Rows = Mapping[str, Any] | Sequence[Any]
-
-
-class Section(NamedTuple):
-    """Numbers under one key of the JSON file, with the table that shows them."""
-
-    key: str
-    rows: Rows
-    title: str
-    header: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text, numbers and None (shown as a dash) under a header. The title may be empty."""
+    """Rows of text, numbers and None (shown as a dash) under a header.
+
+    title  may be empty
+    rows   a list of rows, or rows by the name in their first cell. A row is a cell, or a sequence
+           or mapping of them, in which an interval is three cells.
+    """
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Any
 
-    @classmethod
-    def of(cls, title: str, header: Sequence[str], rows: Rows) -> Table:
-        """A table of rows, or of named rows: mappings, intervals (three cells), or values."""
-        named = rows.items() if isinstance(rows, Mapping) else ((None, row) for row in rows)
-        cells = [[*([] if name is None else [name]), *_flat(row)] for name, row in named]
-        return cls(title, header, cells)
+    def __post_init__(self) -> None:
+        named = isinstance(self.rows, Mapping)
+        cells = [list(_flat(row)) for row in (self.rows.items() if named else self.rows)]
+        object.__setattr__(self, "rows", cells)
 
     def cells(self) -> list[list[str]]:
         """The rows as text, floats with four significant digits."""
@@ -63,37 +56,26 @@ class Table:
 class Findings:
     """What an analysis found.
 
-    values     numbers by the name of a metric (`strop.analysis.metrics`)
-    intervals  [low, high] by the same names
-    numbers    further keys of the JSON file: anything JSON can hold; NaN becomes null
-    tables     what a reader should see of the numbers
-    figures    by name; NAME-FIGURE.png is written
-    files      further text or bytes by path inside the folder, such as an HTML page
-    notes      sentences that say what was compared, and what it does not show
+    numbers  keys of the JSON file: anything JSON can hold; NaN becomes null. An evaluation has
+             `values` by the name of a metric (`strop.analysis.metric_info`), and `intervals`,
+             [low, high] by the same names
+    tables   what a reader should see of the numbers; those without rows are left out
+    figures  by name; NAME-FIGURE.png is written
+    files    further text or bytes by path inside the folder, such as an HTML page
+    notes    sentences that say what was compared, and what it does not show
     """
 
-    values: Mapping[str, float] = field(default_factory=dict)
-    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     numbers: Mapping[str, Any] = field(default_factory=dict)
     tables: Sequence[Table] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
-    @classmethod
-    def of(cls, *sections: Section, numbers: Mapping[str, Any], **others: Any) -> Findings:
-        """Findings of sections, and of numbers without a table. A section without rows has none."""
-        tables = [Table.of(each.title, each.header, each.rows) for each in sections if each.rows]
-        shown = {each.key: each.rows for each in sections}
-        return cls(numbers={**numbers, **shown}, tables=tables, **others)
-
     def content(self) -> dict[str, Any]:
         """What the JSON file holds of the findings."""
         return {
-            **({"values": dict(self.values)} if self.values else {}),
-            **({"intervals": dict(self.intervals)} if self.intervals else {}),
             **self.numbers,
-            "tables": [to_dict(table) for table in self.tables],
+            "tables": [to_dict(table) for table in self.tables if table.rows],
             "figures": list(self.figures),
             "notes": list(self.notes),
         }
@@ -120,7 +102,7 @@ def write_findings(
     parts = [
         f"# {name}",
         f"{result['images']} images of `{result['data']}`, model `{shown}`.",
-        *(table.markdown() for table in findings.tables),
+        *(table.markdown() for table in findings.tables if table.rows),
         *(f"![{title}]({name}-{title}.png)" for title in findings.figures),
         *(f"[{path}]({path})" for path in findings.files if path.endswith(".html")),
         *findings.notes,

@@ -19,6 +19,9 @@ spec), `folder` (for files of its own), `progress(task, done, total)`, `len(subj
 `fitted_on()` (a subject to fit on). `findings` hold numbers, tables, figures, files and notes: see
 `strop.analysis.findings`. Figures are drawn with `strop.figures`. In tests,
 `run(Subject(tokenizer=..., dataset=..., data="name", folder=tmp_path), Options())` is enough.
+
+An analysis outside the package has a `name` and ends its module with `run_script(ANALYSIS)` of
+`strop.cli.study`, as those in `research/structure` do.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from strop.analysis.findings import Findings, read_findings, write_findings
-from strop.analysis.registry import ANALYSES, STUDIES
+from strop.analysis.registry import ANALYSES, MOVED, STUDIES
 from strop.analysis.subject import Subject
 from strop.config import check_ranges, flatten, from_dict, to_dict
 from strop.data.record import Record, first_readable
@@ -47,6 +50,7 @@ from strop.progress import Progress, no_progress
 class Analysis:
     """An analysis: its function, its options, and what it cannot do without.
 
+    name   of its files; in the registry, the name there
     needs  parts of a record: `semantic`, `instance`, `labels`, `depth`, `scene`, or alternatives
            such as `scene or labels`
     fits   whether it fits something, and so needs `subject.train`
@@ -57,6 +61,7 @@ class Analysis:
 
     run: Callable[[Subject, Any], Findings]
     options: type[Any]
+    name: str = ""
     needs: tuple[str, ...] = ()
     fits: bool = False
     least: int = 1
@@ -86,17 +91,18 @@ def find_analysis(
 ) -> Analysis:
     """The analysis of that name, one of `known`."""
     if name not in known:
+        moved = f" It is a script now: research/structure/{name}.py." if name in MOVED else ""
         raise ConfigError(
-            f"There is no {what} {name!r}.",
+            f"There is no {what} {name!r}.{moved}",
             f"{did_you_mean(name, known)}Choose one of {', '.join(known)}.",
         )
-    return importlib.import_module(ANALYSES[name].module).ANALYSIS
+    return replace(importlib.import_module(ANALYSES[name].module).ANALYSIS, name=name)
 
 
-def make_options(analysis: Analysis, name: str, values: Mapping[str, Any]) -> Any:
+def make_options(analysis: Analysis, values: Mapping[str, Any]) -> Any:
     """The analysis's options from `values`, with types, names and ranges checked."""
-    options = from_dict(analysis.options, values, name)
-    check_ranges(options, name, min=0)
+    options = from_dict(analysis.options, values, analysis.name)
+    check_ranges(options, analysis.name, min=0)
     return options
 
 
@@ -121,8 +127,9 @@ def check_needs(needs: Sequence[str], record: Record, name: str, data: str) -> N
             )
 
 
-def check_subject(analysis: Analysis, name: str, subject: Subject, options: Any) -> None:
+def check_subject(analysis: Analysis, subject: Subject, options: Any) -> None:
     """Refuse a model or data that the analysis cannot use, before anything is encoded."""
+    name = analysis.name
     for each in (subject, subject.train if analysis.fits else None):
         if each is not None and analysis.needs:
             check_needs(analysis.needs, first_readable(each.dataset), name, each.data)
@@ -142,7 +149,7 @@ def check_subject(analysis: Analysis, name: str, subject: Subject, options: Any)
 
 def run_study(
     tokenizer: Tokenizer,
-    name: str,
+    study: str | Analysis,
     data: str,
     out: PathLike,
     options: Mapping[str, Any] | None = None,
@@ -151,15 +158,15 @@ def run_study(
     workers: int = 0,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Run the study `name` on the dataset `data`; return the content of OUT/NAME.json.
+    """Run a study, given by its name, on the dataset `data`; return the content of OUT/NAME.json.
 
     `options` are values for the study's own options. `batch` images are encoded at a time, and
     `workers` processes read them. A result of the same model, data and options is not computed
     again; any other is replaced.
     """
     check_tokenizer(tokenizer)
-    analysis = find_analysis(name, STUDIES, "study")
-    chosen = make_options(analysis, name, options or {})
+    analysis = study if isinstance(study, Analysis) else find_analysis(study, STUDIES, "study")
+    name, chosen = analysis.name, make_options(analysis, options or {})
     subject = Subject(
         tokenizer=tokenizer,
         dataset=open_dataset(data),
@@ -169,7 +176,7 @@ def run_study(
         workers=workers,
         progress=progress,
     )
-    check_subject(analysis, name, subject, chosen)
+    check_subject(analysis, subject, chosen)
     header = {
         "study": name,
         "model": tokenizer.identity.codes,
@@ -185,7 +192,7 @@ def run_study(
         return write_findings(out, name, "study", {**header, "images": len(subject)}, findings)
 
 
-def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dict[str, Any]:
+def identities(subject: Subject, analysis: Analysis, options: Any) -> dict[str, Any]:
     """The identities of everything that can change the result: the model's by role, the data's.
 
     An option with `dataset` in its field's metadata is the spec of further data.
@@ -198,7 +205,7 @@ def identities(subject: Subject, analysis: Analysis, options: Any = None) -> dic
         **train,
         **{
             each.name: of_dataset(open_dataset(spec))
-            for each in (fields(options) if options is not None else ())
+            for each in fields(options)
             if each.metadata.get("dataset") and (spec := getattr(options, each.name))
         },
     }

@@ -3,21 +3,21 @@
 The search interprets every prefix of an image's program and takes the shortest whose cosine error
 is within a tolerance of the image's best. It costs K interpretations per image; the length head
 costs one pass. The head is judged by the correlation of its lengths with the search's, by its
-regret (the R² it loses against a search, and against the best lengths, of equal mean), and by its
-gain over one length for all images.
+regret (the R² it loses against the best lengths of equal mean), and by its gain over one length for
+all images.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from strop.agreement import Agreement, agree, total_square
@@ -48,16 +48,28 @@ def run(subject: Subject, options: Options) -> Findings:
     curves = curves_of(tokenizer, program, fields, inside, partial(subject.progress, "lengths"))
     result = compare_lengths(curves, program.lengths)
     cost = search_cost(tokenizer, subject.records.images[:TIMED_IMAGES])
-    figure = draw(result)
-    return Findings(
-        values=result.pop("values"),
-        intervals=result.pop("intervals"),
-        numbers={**result, "timing": {"search_cost": cost}},
-        figures={"lengths": figure},
-    )
+    numbers = {**result, "timing": {"search_cost": cost}}
+    return Findings(numbers=numbers, figures={"lengths": draw(result)})
 
 
 ANALYSIS = Analysis(run=run, options=Options)
+
+
+class Curves(NamedTuple):
+    """What programs reach at every length.
+
+    cosine, residual  (n, K) float64: mean cosine, and squared error summed over the field
+    whole             the agreement at length K
+    """
+
+    cosine: Array
+    residual: Array
+    whole: Agreement
+
+    def at(self, lengths: ArrayLike) -> Agreement:
+        """The agreement at lengths (n,), or at one length for all."""
+        where = np.arange(len(self.cosine)), np.asarray(lengths) - 1
+        return replace(self.whole, residual=self.residual[where], cosine=self.cosine[where])
 
 
 def curves_of(
@@ -65,51 +77,45 @@ def curves_of(
     program: Program,
     fields: Tensor,
     inside: Tensor | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Agreement]:
-    """K agreements with fields (n, S, d_enc), where they are `inside`: at lengths 1, 2, ..., K."""
-    curves = []
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Curves:
+    """Agreements with fields (n, S, d_enc), where they are `inside`, at lengths 1, 2, ..., K."""
+    agreements = []
     for length in range(1, program.capacity + 1):
         made = interpreted(tokenizer, program.with_lengths(length), fields)
-        curves.append(agree(made, inside))
-        if progress is not None:
-            progress(length, program.capacity)
-    return curves
+        agreements.append(agree(made, inside))
+        progress(length, program.capacity)
+    return joined(agreements)
 
 
-def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
+def joined(agreements: Sequence[Agreement]) -> Curves:
+    """The curves of agreements at lengths 1, 2, ..., K."""
+    cosine, residual = (
+        np.stack([getattr(each, name) for each in agreements], axis=1)
+        for name in ("cosine", "residual")
+    )
+    return Curves(cosine, residual, agreements[-1])
+
+
+def compare_lengths(curves: Curves, chosen: Tensor) -> dict[str, Any]:
     """All figures, from the agreement at each length and the model's lengths (n,)."""
-    residual = np.stack([each.residual for each in curves], axis=1)
-    cosine = np.stack([each.cosine for each in curves], axis=1)
-    searched = shortest_within(torch.from_numpy(1 - cosine), TOLERANCE)
-    own, found = chosen.cpu().numpy(), searched.numpy()
-    whole = curves[-1]
-
-    def scores(lengths: NDArray[np.int64]) -> dict[str, float]:
-        rows = np.arange(len(lengths))
-        at = {"residual": residual[rows, lengths - 1], "cosine": cosine[rows, lengths - 1]}
-        return Agreement(
-            **at, square=whole.square, channels=whole.channels, size=whole.size
-        ).scores()
-
-    at_lengths = [each.scores() for each in curves]
-    mean = float(own.mean())
-    total = whole.total
-    every = np.arange(1, len(curves) + 1)
+    residual, whole = curves.residual, curves.whole
+    own = chosen.cpu().numpy()
+    found = shortest_within(torch.from_numpy(1 - curves.cosine), TOLERANCE).numpy()
+    at_own, mean, total = curves.at(own), float(own.mean()), whole.total
+    every = np.arange(1, residual.shape[1] + 1)
+    at_lengths = [curves.at(length).scores() for length in every]
     best, *best_at = best_residual(residual, [mean, *every])
-    at_own = residual[np.arange(len(own)), own - 1].sum()
-    regret = float((at_own - best) / total)
-    by_search = search_residual(residual, 1 - cosine, mean)
+    regret = float((at_own.residual.sum() - best) / total)
     means = whole.channels.mean(axis=1)
     gain = bootstrap(partial(choice_gain, whole.size), residual, own, whole.square, means)
-    chosen_scores = scores(own)
+    chosen_scores = at_own.scores()
     values = {
         "length_mean": mean,
         "search_length_mean": float(found.mean()),
         "search_correlation": pearson(own, found),
         "regret_r2": regret,
         "regret_r2_fixed": regret + gain.value,
-        "regret_r2_search": float((at_own - by_search) / total),
         "choice_gain_r2": gain.value,
         **{name: chosen_scores[name] for name in ("cosine", "r2", "r2_centred")},
     }
@@ -119,7 +125,7 @@ def compare_lengths(curves: list[Agreement], chosen: Tensor) -> dict[str, Any]:
         "values": values,
         "intervals": {"choice_gain_r2": [gain.low, gain.high]},
         "search_rank_correlation": spearman(own, found),
-        "searched": scores(found),
+        "searched": curves.at(found).scores(),
         "curve": {
             "length": every.tolist(),
             **{name: [each[name] for each in at_lengths] for name in at_lengths[0]},
@@ -152,31 +158,6 @@ def choice_gain(size: float, residual: Array, chosen: Array, square: Array, mean
     fixed = np.interp(chosen.mean(), every, residual.sum(axis=0))
     own = residual[np.arange(len(chosen)), chosen - 1].sum()
     return float((fixed - own) / total_square(size, square, means))
-
-
-def search_residual(residual: Array, errors: Array, mean: float) -> float:
-    """The total error of a search at the tolerance that gives its lengths this mean.
-
-    residual (n, K) is summed up; errors (n, K) decide the search. The mean falls in steps as the
-    tolerance rises; the total is interpolated linearly between steps. NaN for a mean above that of
-    a search without tolerance.
-    """
-    above = torch.from_numpy(errors - errors.min(axis=1, keepdims=True))
-    rows = np.arange(len(residual))
-
-    def at(tolerance: float) -> tuple[float, float]:
-        lengths = shortest_within(above, tolerance).numpy()
-        return float(lengths.mean()), float(residual[rows, lengths - 1].sum())
-
-    steps = np.unique(above.numpy())
-    low, high = 0, len(steps) - 1  # the mean at `low` is not below, that at `high` not above
-    if at(0.0)[0] < mean:
-        return float("nan")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if at(steps[middle])[0] >= mean else (low, middle)
-    (long, little), (short, much) = at(steps[low]), at(steps[high])
-    return float(np.interp(mean, [short, long], [much, little]))
 
 
 def search_cost(tokenizer: Tokenizer, images: Tensor) -> float:

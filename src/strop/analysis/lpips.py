@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from strop.errors import FormatError
 from strop.files import PathLike
@@ -27,64 +27,48 @@ _CONVOLUTIONS = (
 _POOLED = (1, 2)  # layers after a pooling
 
 
-class LPIPS(nn.Module):
+class LPIPS:
     """Distance of images: weighted squared differences of normalised AlexNet features."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Conv2d(before, after, kernel, stride, padding)
-            for _, before, after, kernel, stride, padding in _CONVOLUTIONS
-        )
-        self.weights = nn.ParameterList(
-            nn.Parameter(torch.ones(1, layer[2], 1, 1)) for layer in _CONVOLUTIONS
-        )
-        self.register_buffer("shift", torch.tensor(_SHIFT).view(3, 1, 1))
-        self.register_buffer("scale", torch.tensor(_SCALE).view(3, 1, 1))
-        self.shift: Tensor
-        self.scale: Tensor
-        self.requires_grad_(False)
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
 
     @classmethod
-    def load(cls, path: PathLike) -> LPIPS:
+    def load(cls, path: PathLike, device: torch.device | str = "cpu") -> LPIPS:
         """Read the weights from a safetensors file."""
         remedy = 'Save the state dict of lpips.LPIPS(net="alex") as safetensors; see the docs.'
         try:
-            tensors = load_file(path)
+            tensors = load_file(path, device=str(device))
         except (SafetensorError, OSError) as error:
             raise FormatError(
                 f"The LPIPS weights {path} cannot be read ({error}).", remedy
             ) from error
-        model = cls()
-        try:
-            for number, (name, *_) in enumerate(_CONVOLUTIONS):
-                model.layers[number].load_state_dict(
-                    {part: tensors[f"{name}.{part}"] for part in ("weight", "bias")}
-                )
-                model.weights[number].copy_(tensors[f"lin{number}.model.1.weight"])
-        except (KeyError, RuntimeError) as error:
-            raise FormatError(f"{path} does not hold LPIPS weights ({error}).", remedy) from error
-        return model.eval()
+        for number, (name, before, after, kernel, *_) in enumerate(_CONVOLUTIONS):
+            for key, shape in (
+                (f"{name}.weight", (after, before, kernel, kernel)),
+                (f"{name}.bias", (after,)),
+                (f"lin{number}.model.1.weight", (1, after, 1, 1)),
+            ):
+                if key not in tensors or tensors[key].shape != shape:
+                    raise FormatError(f"{path} does not hold LPIPS weights ({key}).", remedy)
+        return cls(tensors)
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """Images (B, 3, H, W) in [0, 1] to distances (B,)."""
         distance = torch.zeros(len(x), device=x.device)
-        for a, b, weight in zip(self._features(x), self._features(y), self.weights, strict=True):
-            difference = (_unit(a) - _unit(b)).square()
-            distance = distance + (difference * weight).sum(dim=1).mean(dim=(1, 2))
+        for number, (a, b) in enumerate(zip(self._features(x), self._features(y), strict=True)):
+            difference = (F.normalize(a, dim=1) - F.normalize(b, dim=1)).square()
+            weighted = F.conv2d(difference, self.tensors[f"lin{number}.model.1.weight"])
+            distance = distance + weighted.mean(dim=(1, 2, 3))
         return distance
 
     def _features(self, images: Tensor) -> list[Tensor]:
-        maps = (2 * images - 1 - self.shift) / self.scale
-        found = []
-        for number, layer in enumerate(self.layers):
+        shift, scale = (images.new_tensor(each).view(1, 3, 1, 1) for each in (_SHIFT, _SCALE))
+        maps, found = (2 * images - 1 - shift) / scale, []
+        for number, (name, *_, stride, padding) in enumerate(_CONVOLUTIONS):
             if number in _POOLED:
                 maps = F.max_pool2d(maps, 3, 2)
-            maps = F.relu(layer(maps))
+            weight, bias = self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"]
+            maps = F.relu(F.conv2d(maps, weight, bias, stride, padding))
             found.append(maps)
         return found
-
-
-def _unit(maps: Tensor) -> Tensor:
-    """Maps (B, C, h, w), normalised over channels."""
-    return maps / (maps.square().sum(dim=1, keepdim=True).sqrt() + 1e-10)

@@ -40,9 +40,6 @@ METRICS: dict[str, Metric] = {
     "r2_centred_mean_field": Metric(
         "R² centred, mean field", "R² centred of the mean field: no bits", ""
     ),
-    "r2_probe": Metric(
-        "R² probe", "R² centred of the field, projected onto the weights of a probe of the teacher"
-    ),
     "effective_rank": Metric(
         "effective rank",
         "exp of the entropy of the normalised singular values of the teacher's centred patches",
@@ -104,13 +101,6 @@ METRICS: dict[str, Metric] = {
     "regret_r2_fixed": Metric(
         "regret of one length, R²",
         "R² of the best lengths of equal mean less R² of one length for all images",
-        "lower",
-        digits=4,
-    ),
-    "regret_r2_search": Metric(
-        "regret to a search, R²",
-        "R² of a search whose tolerance gives equal mean length, if one does, less R² of the "
-        "chosen lengths",
         "lower",
         digits=4,
     ),

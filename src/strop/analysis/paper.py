@@ -92,12 +92,6 @@ def cells() -> tuple[Cell, ...]:
     return tuple(found)
 
 
-@cache
-def figures() -> dict[tuple[Any, ...], float]:
-    """The value of every cell by all else that it says, without its table."""
-    return {cell[1:-1]: cell.value for cell in reversed(cells())}
-
-
 def variants() -> list[str]:
     """The presets in the paper's tables."""
     named = dict.fromkeys(cell.variant for cell in cells())
@@ -119,7 +113,8 @@ class Setting:
             return None
         # The teacher has its own row.
         row = self.variant.split("-", 2)[2] if representation == "teacher" else self.variant
-        return figures().get((suite, self.trained_on, row, representation, self.dataset, measure))
+        wanted = (suite, self.trained_on, row, representation, self.dataset, measure)
+        return next((cell.value for cell in cells() if cell[1:-1] == wanted), None)
 
 
 def setting_of(part: Mapping[str, Any]) -> Setting:

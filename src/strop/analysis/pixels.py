@@ -60,7 +60,7 @@ def ssim_of_mean(batches: Sequence[Tensor]) -> float:
 def run(subject: Subject, options: Options) -> Findings:
     """SSIM of previews and images, and LPIPS if there are weights."""
     tokenizer, images, program = subject.tokenizer, subject.records.images, subject.program
-    lpips = LPIPS.load(options.lpips).to(tokenizer.device) if options.lpips else None
+    lpips = LPIPS.load(options.lpips, tokenizer.device) if options.lpips else None
     rows: dict[str, list[float]] = {"ssim": [], **({"lpips": []} if lpips else {})}
     shown = []
     for start in range(0, len(images), _CHUNK):
@@ -74,12 +74,14 @@ def run(subject: Subject, options: Options) -> Findings:
         subject.progress("previews", min(start + _CHUNK, len(images)), len(images))
     found = {name: bootstrap(np.mean, each, seed=options.seed) for name, each in rows.items()}
     return Findings(
-        values={
-            **{name: each.value for name, each in found.items()},
-            "ssim_mean_image": ssim_of_mean(images.split(_CHUNK)),
+        numbers={
+            "images": len(images),
+            "values": {
+                **{name: each.value for name, each in found.items()},
+                "ssim_mean_image": ssim_of_mean(images.split(_CHUNK)),
+            },
+            "intervals": {name: [each.low, each.high] for name, each in found.items()},
         },
-        intervals={name: [each.low, each.high] for name, each in found.items()},
-        numbers={"images": len(images)},
         figures={"previews": draw(shown)},
         notes=() if lpips else ("LPIPS needs weights, which were not given: see --lpips.",),
     )

@@ -206,9 +206,9 @@ def load_prior(path: PathLike) -> Prior:
         if not file.is_file():
             raise ModelError(
                 f"The model {path} has no prior.",
-                "Train one with `strop study MODEL grammar`, and give its prior.safetensors.",
+                "Train one with `train_prior`, write its `to_bytes()` to a file, and give that.",
             )
-    remedy = "Use a bundled model, or the file that the grammar study writes."
+    remedy = "Use a bundled model, or a file of `Prior.to_bytes`."
     with parsing(FormatError, f"{file} holds no prior", remedy), safe_open(file, "pt") as opened:
         about = opened.metadata() or {}
         check_format(about.get("format"), "prior", FORMAT, file)

@@ -85,7 +85,7 @@ def run(subject: Subject, options: Options) -> Findings:
     return Findings(
         numbers={"clusters": clusters, "readouts": scores},
         tables=[
-            Table.of(title, ("", *COLUMNS.values()), rows),
+            Table(title, ("", *COLUMNS.values()), rows),
         ],
         figures={"regions": draw(subject, ids, shares, fitted)},
         notes=(
@@ -107,7 +107,7 @@ def cluster(vectors: Tensor, fitted: Tensor, count: int, seed: int) -> Tensor:
     return nearest_centre(flat, centres).view(vectors.shape[:2])
 
 
-def k_means(points: Tensor, count: int, seed: int = 0, *, steps: int = 50) -> Tensor:
+def k_means(points: Tensor, count: int, seed: int = 0) -> Tensor:
     """Centres `(count, d)` of points `(N, d)` by Lloyd's algorithm from a k-means++ start."""
     random = torch.Generator().manual_seed(seed)
     centres = points[torch.randint(len(points), (1,), generator=random)]
@@ -120,7 +120,7 @@ def k_means(points: Tensor, count: int, seed: int = 0, *, steps: int = 50) -> Te
         drawn = torch.rand(1, generator=random, dtype=torch.double) * share[-1]
         chosen = torch.searchsorted(share, drawn, right=True).clamp(max=len(points) - 1)
         centres = torch.cat([centres, points[chosen]])
-    return lloyd(points, centres, steps)
+    return lloyd(points, centres, steps=50)
 
 
 def majority(counts: Array) -> NDArray[np.int64]:

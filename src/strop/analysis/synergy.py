@@ -6,15 +6,15 @@ Section 4, "Program structure"; Appendix D, Figure 6.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from strop.analysis.counterfactual import Removal, pair_erasure, rows_within
-from strop.analysis.findings import Findings, Section
+from strop.analysis.counterfactual import Removal, pair_erasure
+from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import Panel, picture_grid, show_ids
 from strop.analysis.regions import (
@@ -40,12 +40,10 @@ _ROWS, _SHOWN = 4, 3  # images in the figure, and pairs beside each
 class Options(RemovalOptions):
     """Options of the synergy analysis.
 
-    pairs   active pairs drawn from each program; 0 for all
-    memory  GiB that the interpretation of pairs may take
+    pairs  active pairs drawn from each program; 0 for all
     """
 
     pairs: int = 64
-    memory: float = field(default=1.0, metadata={"above": 0})
 
 
 @dataclass(frozen=True)
@@ -99,18 +97,20 @@ def run(subject: Subject, options: Options) -> Findings:
     # Without an inactive token nothing changes: zero by construction, so there is no test.
     control = "active pairs against inactive tokens"
     comparisons[control] = {**comparisons[control], "d": None, "p": None}
-    return Findings.of(
-        Section(
-            "comparisons",
-            comparisons,
-            "Synergy, averaged over each image's pairs",
-            ("", "first", "second", "effect size d", "p", "images"),
-        ),
+    return Findings(
         numbers={
+            "comparisons": comparisons,
             "pairs": len(active.scores),
             "score": mean_interval(by_image(active.pairs, active.scores, images), draws=500),
             "positive": float((active.scores > 0).mean()),
         },
+        tables=[
+            Table(
+                "Synergy, averaged over each image's pairs",
+                ("", "first", "second", "effect size d", "p", "images"),
+                comparisons,
+            )
+        ],
         figures={"pairs": draw_maps(subject, maps, active, masks, options.edit)},
         notes=(
             "Syn = D_ij - D_i - D_j. It is positive where either token suffices to keep the field "
@@ -143,16 +143,14 @@ def draw_pairs(program: Program, count: int, seed: int, *, inactive: bool = Fals
     return torch.cat(drawn)
 
 
-def synergy_maps(
-    subject: Subject, maps: Tensor, pairs: Tensor, edit: Removal, batch: int = 256
-) -> Iterator[Tensor]:
-    """`Syn_ij` of pairs `(P, 3)`, in chunks of at most `batch`: `(n, S)` each.
+def synergy_maps(subject: Subject, maps: Tensor, pairs: Tensor, edit: Removal) -> Iterator[Tensor]:
+    """`Syn_ij` of pairs `(P, 3)`, in chunks: `(n, S)` each.
 
     maps  (B, K, h, w), erasure maps of single tokens
     """
     alone = maps.flatten(2)
     tokenizer, program = subject.tokenizer, subject.program
-    for part, together in pair_erasure(tokenizer, program, pairs, edit=edit, batch=batch):
+    for part, together in pair_erasure(tokenizer, program, pairs, edit=edit):
         row, i, j = part.cpu().unbind(dim=1)
         yield together.cpu() - alone[row, i] - alone[row, j]
 
@@ -163,8 +161,7 @@ def measure(subject: Subject, maps: Tensor, pairs: Tensor, options: Options) -> 
     board = (torch.arange(grid)[:, None] + torch.arange(grid)).flatten() % 2 == 0
     halves: list[Tensor] = []
     done = 0
-    batch = rows_within(subject.tokenizer, options.memory)
-    for synergy in synergy_maps(subject, maps, pairs, options.edit, batch):
+    for synergy in synergy_maps(subject, maps, pairs, options.edit):
         halves.append(
             torch.stack([synergy[:, board].mean(dim=1), synergy[:, ~board].mean(dim=1)], dim=1)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -90,11 +91,11 @@ def _options(
     """Images as short programs of discrete codes."""
 
 
-def main() -> None:
+def main(command: Callable[[], Any] = app) -> None:
     """Run the command line. Expected errors end it with a sentence instead of a traceback."""
     warnings.showwarning = lambda message, *_, **__: complain("warning", message, "yellow")
     try:
-        app()
+        command()
     except StropError as error:
         complain("error", error)
         sys.exit(1)

@@ -50,9 +50,7 @@ def eval_(
     folder: Annotated[Path, typer.Option(*OUT, help="Folder for the results.")] = Path(
         "evaluation"
     ),
-    protocol: Annotated[
-        str, typer.Option(help="Probe protocol: paper, strong or dinov3.")
-    ] = "paper",
+    protocol: Annotated[str, typer.Option(help="Probe protocol: paper or strong.")] = "paper",
     probe_length: Annotated[
         list[int],
         typer.Option(help="Probe at this forced length too. Repeatable."),

@@ -13,8 +13,9 @@ from rich.markdown import Markdown
 from typer.core import TyperCommand
 
 from strop.analysis.findings import Table
-from strop.analysis.frame import describe_options, find_analysis, run_study
+from strop.analysis.frame import Analysis, describe_options, find_analysis, run_study
 from strop.analysis.registry import STUDIES
+from strop.cli import main
 from strop.cli.console import (
     OUT,
     WORKERS,
@@ -38,8 +39,8 @@ _OWN = "own_"
 
 
 def study(
+    analysis: Analysis,
     model: ModelArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The study.")],
     data: Data,
     folder: Annotated[Path, typer.Option(*OUT, help="Folder for JSON, Markdown and figures.")],
     batch: Batch = 32,
@@ -49,8 +50,7 @@ def study(
     **own: Any,
 ) -> None:
     """Run a study on a dataset; the command line shows `HELP`."""
-    analysis = find_analysis(name, STUDIES, "study")
-    options = {key.removeprefix(_OWN): value for key, value in own.items()}
+    name, options = analysis.name, {key.removeprefix(_OWN): value for key, value in own.items()}
     for each in fields(analysis.options):
         if isinstance(each.default, tuple):
             options[each.name] = _values(options[each.name])
@@ -59,7 +59,7 @@ def study(
     tokenizer.precision = "fp32"  # studies look at small differences between fields
     with as_typed(name), progress_bars() as bars:
         found = run_study(
-            tokenizer, name, data, folder, options, batch=batch, workers=workers, progress=bars
+            tokenizer, analysis, data, folder, options, batch=batch, workers=workers, progress=bars
         )
     if as_json:
         print_json(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
@@ -81,20 +81,28 @@ class _StudyCommand(TyperCommand):
         if name is None:
             return super().make_context(info_name, args, *rest, **more)
         alone = typer.Typer(add_completion=False)
-        alone.command("study", help=f"{name}: {STUDIES[name].summary}.")(_with_options(name))
+        run = _with_options(find_analysis(name, STUDIES, "study"))
+        alone.command("study", help=f"{name}: {STUDIES[name].summary}.")(run)
         return typer.main.get_command(alone).make_context(info_name, args, *rest, **more)
 
 
-def _with_options(name: str | None) -> Any:
-    """`study` with the options of a study in its signature, which is what Typer reads."""
+def _with_options(analysis: Analysis | None, *, named: bool = True) -> Any:
+    """`study` with the options of a study in its signature, which is what Typer reads.
+
+    named  whether the study is an argument
+    """
     hints = get_type_hints(study, include_extras=True)
     kept = [
         each.replace(annotation=hints[each.name])
         for each in inspect.signature(study).parameters.values()
-        if each.name != "own"
+        if each.name not in ("analysis", "own")
     ]
-    if name is not None:
-        kind = find_analysis(name, STUDIES, "study").options
+    if named:
+        argument = Annotated[str, typer.Argument(metavar="NAME", help="The study.")]
+        either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        kept.insert(1, inspect.Parameter("name", either, annotation=argument))
+    if analysis is not None:
+        name, kind = analysis.name, analysis.options
         types, texts = get_type_hints(kind), describe_options(kind)
         for each in fields(kind):
             default: Any = each.default
@@ -110,8 +118,8 @@ def _with_options(name: str | None) -> Any:
                 )
             )
 
-    def run(**values: Any) -> None:
-        study(**values)
+    def run(name: str = "", **values: Any) -> None:
+        study(analysis or find_analysis(name, STUDIES, "study"), **values)
 
     run.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in kept}
@@ -121,6 +129,13 @@ def _with_options(name: str | None) -> Any:
 def _values(text: str) -> list[Any]:
     """`32,64` to the numbers, and `a,b` to the words."""
     return [int(part) if part.lstrip("-").isdecimal() else part for part in text.split(",") if part]
+
+
+def run_script(analysis: Analysis) -> None:
+    """Run a study that is not in the package: `python FILE MODEL --data SPEC`, and its options."""
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    alone.command(help=inspect.getdoc(analysis.run))(_with_options(analysis, named=False))
+    main(alone)
 
 
 HELP = (

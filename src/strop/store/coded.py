@@ -44,7 +44,7 @@ def export_coded(
 ) -> dict[str, Any]:
     """Write all programs of a store to a `.strop` file; return counts and bytes, ready for JSON.
 
-    prior  a file that the grammar study wrote; by default that of the bundled model which wrote the
+    prior  a file of `Prior.to_bytes`; by default that of the bundled model which wrote the
            programs
     """
     if Path(path).suffix.lower() != SUFFIX:

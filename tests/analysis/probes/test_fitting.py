@@ -7,14 +7,14 @@ from functools import partial
 
 import torch
 
-from strop.analysis.probes.fitting import HELD_OUT, _batches, fit_probe
-from strop.analysis.probes.heads import Tokens, make_probe
-from strop.analysis.probes.protocol import PAPER, Head
+from strop.analysis.probes.fitting import HELD_OUT, batches_of, fit_probe
+from strop.analysis.probes.heads import READER_RATE, Tokens, make_probe
+from strop.analysis.probes.protocol import PAPER
 
-SCHEDULE = replace(PAPER.segmentation.schedule, steps=8, batch=4, warmup=2)
+SCHEDULE = replace(PAPER, steps=8, batch=4, warmup=2)
 CPU = torch.device("cpu")
 FIELDS = torch.randn(20, 4, 6, generator=torch.Generator().manual_seed(0))
-MAKE = partial(make_probe, FIELDS, 1, Head(), locations=4)
+MAKE = partial(make_probe, FIELDS, 1, locations=4)
 
 
 class Spy:
@@ -24,7 +24,7 @@ class Spy:
         self.trained: list[list[int]] = []
         self.measured: list[list[int]] = []
 
-    def __call__(self, probe, rows, step):
+    def __call__(self, probe, rows):
         (self.trained if probe.training else self.measured).append(rows.tolist())
         return (probe(FIELDS[rows]) - FIELDS[rows].sum(-1, keepdim=True)).square().mean()
 
@@ -34,7 +34,7 @@ def flat(batches: list[list[int]]) -> set[int]:
 
 
 def test_every_image_comes_once_before_any_comes_again():
-    batches = _batches(torch.arange(10), 4, seed=0)
+    batches = batches_of(torch.arange(10), 4, seed=0)
     rows = torch.cat([next(batches) for _ in range(5)])
     assert sorted(rows[:10].tolist()) == list(range(10))
     assert sorted(rows[10:].tolist()) == list(range(10))
@@ -73,10 +73,12 @@ def test_a_seed_decides_everything_and_leaves_the_callers_chance_alone():
 
 def test_the_interpreter_learns_at_its_own_rate():
     tokens = Tokens(torch.randn(4, 3, 6), torch.ones(4, 3, dtype=torch.bool))
-    probe = make_probe(tokens, 1, Head(interpreter_rate=0.25), locations=2, sequence=True)
-    assert probe.rates == {probe.reader: 0.25, probe.readout: 1.0}
-    plain = make_probe(tokens, 1, Head(), locations=2)
-    assert set(plain.rates.values()) == {1.0}
+    probe = make_probe(tokens, 1, locations=2, sequence=True)
+    reader, readout = probe.groups(3.0)
+    assert reader["lr"] == 3 * READER_RATE < 3
+    assert "lr" not in readout
+    plain, _ = make_probe(tokens, 1, locations=2).groups(3.0)
+    assert plain["lr"] == 3
 
 
 def test_a_probe_is_returned_ready_to_be_asked():

@@ -5,19 +5,14 @@ from __future__ import annotations
 import torch
 
 from strop.analysis.probes.heads import (
+    READER,
     FieldReader,
     InterpreterReader,
     Probe,
     QueryReader,
-    Readout,
     Tokens,
     make_probe,
 )
-from strop.analysis.probes.protocol import Head
-from strop.model.layers import TransformerConfig
-
-HEAD = Head()
-SMALL = TransformerConfig(width=16, depth=2, heads=2, feedforward=32)
 
 
 def some_tokens(seed: int = 0, images: int = 3, length: int = 6, width: int = 8) -> Tokens:
@@ -28,7 +23,7 @@ def some_tokens(seed: int = 0, images: int = 3, length: int = 6, width: int = 8)
 
 
 def test_queries_see_a_set():
-    reader = QueryReader(8, 4, HEAD)
+    reader = QueryReader(8, 4)
     tokens = some_tokens()
     result = reader(tokens)
     assert result.shape == (3, 4, 8)
@@ -37,13 +32,13 @@ def test_queries_see_a_set():
 
 def interpreter_reader(ordered: bool) -> InterpreterReader:
     torch.manual_seed(0)
-    return InterpreterReader(8, 6, 4, SMALL, ordered).eval()
+    return InterpreterReader(8, 6, 4, ordered).eval()
 
 
 def test_an_interpreter_reads_an_order_or_a_set():
     tokens = some_tokens()
     as_set, in_order = interpreter_reader(False), interpreter_reader(True)
-    assert as_set(tokens).shape == (3, 4, 16)
+    assert as_set(tokens).shape == (3, 4, READER.width)
     torch.testing.assert_close(as_set(tokens.shuffled(1)), as_set(tokens))
     assert (in_order(tokens.shuffled(1)) - in_order(tokens)).abs().max() > 1e-3
     # Training must not bring the positions back.
@@ -56,7 +51,7 @@ def test_inactive_tokens_leave_no_trace():
     noise = torch.randn_like(tokens.vectors)
     other = Tokens(torch.where(tokens.active[..., None], tokens.vectors, noise), tokens.active)
     assert not tokens.active.all()
-    readers = (QueryReader(8, 4, HEAD), interpreter_reader(False), interpreter_reader(True))
+    readers = (QueryReader(8, 4), interpreter_reader(False), interpreter_reader(True))
     for reader in readers:
         torch.testing.assert_close(reader(other), reader(tokens))
 
@@ -75,45 +70,21 @@ def test_shuffling_keeps_the_codes_and_the_length():
 
 def test_fields_are_read_as_they_are_or_pooled_by_their_mean():
     field = torch.randn(2, 5, 3)
-    assert torch.equal(FieldReader(3, pooled=False)(field.half()), field.half().float())
-    pooled = FieldReader(3, pooled=True)(field)
+    assert torch.equal(FieldReader(pooled=False)(field.half()), field.half().float())
+    pooled = FieldReader(pooled=True)(field)
     torch.testing.assert_close(pooled, field.mean(dim=1, keepdim=True))
 
 
-def test_the_weights_are_those_of_norm_and_linear_layer_together():
-    readout = Readout(6, 3, Head(weight_std=1.0))
-    field = 5 * torch.randn(8, 10, 6) + 2
-    readout.train()(field)
-    torch.nn.init.normal_(readout.norm.weight)
-    readout.eval()
-    a, b = field[:1], field[1:2]
-    torch.testing.assert_close(readout(a) - readout(b), (a - b) @ readout.weights().T)
-
-
-def test_the_readout_drops_whole_channels_in_training_only():
-    torch.manual_seed(0)
-    readout = Readout(200, 200, Head(dropout=0.5)).train()
-    readout.norm = torch.nn.Identity()
-    readout.linear = torch.nn.Identity()
-    dropped = readout(torch.ones(2, 7, 200))
-    assert set(dropped.unique().tolist()) == {0.0, 2.0}
-    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
-    assert not torch.equal(dropped[0], dropped[1])
-    assert torch.equal(readout.eval()(torch.ones(2, 7, 200)), torch.ones(2, 7, 200))
-
-
 def test_probes_are_made_for_what_they_read():
-    pooled, unpooled = Head(interpreter=SMALL), Head(interpreter=SMALL, pooling=False)
     cases = [
-        (FieldReader, torch.randn(2, 4, 8), pooled, False),
-        (QueryReader, some_tokens(), pooled, False),
-        (InterpreterReader, some_tokens(), pooled, True),
-        (InterpreterReader, some_tokens(), unpooled, False),
+        (FieldReader, torch.randn(2, 4, 8), True, False),
+        (QueryReader, some_tokens(), True, False),
+        (InterpreterReader, some_tokens(), True, True),
+        (InterpreterReader, some_tokens(), False, False),
     ]
-    for kind, representation, head, sequence in cases:
-        probe = make_probe(representation, 3, head, locations=4, sequence=sequence)
+    for kind, representation, pooling, sequence in cases:
+        probe = make_probe(representation, 3, locations=4, sequence=sequence, pooling=pooling)
         assert isinstance(probe, Probe)
         assert isinstance(probe.reader, kind)
         if isinstance(probe.reader, InterpreterReader):
             assert probe.reader.interpreter.prefix_positions.requires_grad == sequence
-            assert probe.rates[probe.reader] == head.interpreter_rate

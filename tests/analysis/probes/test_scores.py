@@ -191,21 +191,19 @@ def test_depth_by_hand_and_pixels_of_zero_depth_do_not_count():
     assert scores["images"] == 1
 
 
-def test_depth_over_pixels_and_over_images():
+def test_depth_is_averaged_over_pixels():
     truth = torch.ones(2, 1, 4)
     truth[1, 0, 1:] = 0
     predicted = torch.full((2, 1, 4), 2.0)
     predicted[0] = 1.0
     errors = depth_errors(predicted, truth)
     assert depth_scores(errors, draws=2)["values"]["depth_rmse"] == pytest.approx((1 / 5) ** 0.5)
-    by_image = depth_scores(errors, average="images", draws=2)["values"]
-    assert by_image["depth_rmse"] == pytest.approx(0.5)
 
 
 def test_an_image_without_known_depth_is_left_out():
     truth = torch.ones(2, 2, 2)
     truth[0] = 0
-    scores = depth_scores(depth_errors(truth, truth), average="images", draws=2)
+    scores = depth_scores(depth_errors(truth, truth), draws=2)
     assert scores["images"] == 1
     assert scores["values"]["depth_rmse"] == 0
     nothing = depth_scores(depth_errors(truth[:1], truth[:1]))

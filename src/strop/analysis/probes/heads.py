@@ -5,15 +5,21 @@ Section 4, "Supervised downstream probes".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strop.analysis.probes.protocol import Head
 from strop.model.interpreter import Interpreter
 from strop.model.layers import TransformerConfig
+
+WEIGHT_STD = 0.01
+READER = TransformerConfig(width=96, depth=2, heads=4, feedforward=384)
+"""The size of the interpreter that reads tokens."""
+READER_RATE = 0.1
+"""The factor on its learning rate: it needs a lower one than a linear layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +44,13 @@ class Tokens:
         """The memory that the vectors take."""
         return self.vectors.nbytes
 
-    @property
-    def width(self) -> int:
-        """d_c."""
-        return self.vectors.shape[-1]
-
     def shuffled(self, seed: int) -> Tokens:
         """The active tokens of each image in a random order."""
         generator = torch.Generator().manual_seed(seed)
         noise = torch.rand(self.active.shape, generator=generator).to(self.active.device)
         order = torch.where(self.active, noise, 2.0).argsort(dim=1)  # inactive tokens stay last
         index = order[..., None].expand_as(self.vectors)
-        return replace(
-            self, vectors=self.vectors.gather(1, index), active=self.active.gather(1, order)
-        )
+        return Tokens(self.vectors.gather(1, index), self.active.gather(1, order))
 
 
 Representation = Tensor | Tokens
@@ -59,37 +58,26 @@ Representation = Tensor | Tokens
 
 
 class Readout(nn.Module):
-    """Channel dropout, batch norm, linear: (B, S, d) to (B, S, C)."""
+    """Batch norm, linear: (B, S, d) to (B, S, C)."""
 
-    def __init__(self, width: int, outputs: int, head: Head) -> None:
+    def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
-        self.dropout = head.dropout
         self.norm = nn.BatchNorm1d(width)
         self.linear = nn.Linear(width, outputs)
-        nn.init.normal_(self.linear.weight, std=head.weight_std)
+        nn.init.normal_(self.linear.weight, std=WEIGHT_STD)
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, S, d) to (B, S, C)."""
-        if self.dropout:  # whole channels of an image, as in Dropout2d
-            x = x * F.dropout(x.new_ones(len(x), 1, x.shape[-1]), self.dropout, self.training)
         return self.linear(self.norm(x.flatten(0, 1))).unflatten(0, x.shape[:2])
-
-    @torch.no_grad()
-    def weights(self) -> Tensor:
-        """(C, d): batch norm and linear layer as one linear map."""
-        assert self.norm.running_var is not None
-        return (
-            self.linear.weight * self.norm.weight / (self.norm.running_var + self.norm.eps).sqrt()
-        )
 
 
 class FieldReader(nn.Module):
     """The field itself, or its mean over locations if `pooled`."""
 
-    def __init__(self, width: int, pooled: bool) -> None:
+    def __init__(self, pooled: bool) -> None:
         super().__init__()
-        self.width, self.pooled = width, pooled
+        self.pooled = pooled
 
     def forward(self, field: Tensor) -> Tensor:
         """(B, S, d) to itself, or to (B, 1, d)."""
@@ -103,10 +91,9 @@ class QueryReader(nn.Module):
     absorb linear maps of them.
     """
 
-    def __init__(self, width: int, locations: int, head: Head) -> None:
+    def __init__(self, width: int, locations: int) -> None:
         super().__init__()
-        self.width = width
-        self.queries = nn.Parameter(torch.randn(locations, width) * head.query_std)
+        self.queries = nn.Parameter(torch.randn(locations, width))
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Tokens of B images to (B, S, d_c)."""
@@ -119,17 +106,10 @@ class QueryReader(nn.Module):
 class InterpreterReader(nn.Module):
     """A new interpreter; if not `ordered`, one without prefix positions, which reads a set."""
 
-    def __init__(
-        self, width: int, length: int, locations: int, config: TransformerConfig, ordered: bool
-    ) -> None:
+    def __init__(self, width: int, length: int, locations: int, ordered: bool) -> None:
         super().__init__()
-        self.width = config.width
         self.interpreter = Interpreter(
-            config,
-            code_width=width,
-            field_width=config.width,
-            locations=locations,
-            length=length,
+            READER, code_width=width, field_width=READER.width, locations=locations, length=length
         )
         if not ordered:
             nn.init.zeros_(self.interpreter.prefix_positions).requires_grad_(False)
@@ -143,42 +123,46 @@ class InterpreterReader(nn.Module):
 class Probe(nn.Module):
     """A reader followed by batch norm and a linear layer.
 
+    width         d of what the reader gives
     weight_decay  the one that it was trained with
     """
 
     weight_decay = 0.0
 
-    def __init__(self, reader: nn.Module, outputs: int, head: Head) -> None:
+    def __init__(self, reader: nn.Module, width: int, outputs: int) -> None:
         super().__init__()
-        self.reader = reader
-        width = reader.width
-        assert isinstance(width, int)
-        self.readout = Readout(width, outputs, head)
-        slow = head.interpreter_rate if isinstance(reader, InterpreterReader) else 1.0
-        self.rates: dict[nn.Module, float] = {self.reader: slow, self.readout: 1.0}
+        self.reader, self.readout = reader, Readout(width, outputs)
 
     def forward(self, representation: Representation) -> Tensor:
         """A batch of fields or tokens to (B, S, C); S is 1 for pooled probes."""
         return self.readout(self.reader(representation))
 
+    def groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """Parameter groups for an optimizer."""
+        slow = READER_RATE if isinstance(self.reader, InterpreterReader) else 1.0
+        return [
+            {"params": list(self.reader.parameters()), "lr": slow * learning_rate},
+            {"params": list(self.readout.parameters())},
+        ]
+
 
 def make_probe(
     representation: Representation,
     outputs: int,
-    head: Head,
     *,
     locations: int,
     sequence: bool = False,
+    pooling: bool = True,
 ) -> Probe:
-    """A new probe for a representation; with one location it is pooled."""
-    reader: nn.Module
+    """A new probe for a representation; with one location it is pooled.
+
+    sequence  whether tokens are read in order, by an interpreter
+    pooling   whether sets of tokens are pooled by attention, or read by an interpreter too
+    """
     if isinstance(representation, Tensor):
-        reader = FieldReader(representation.shape[-1], pooled=locations == 1)
-    elif sequence or not head.pooling:
-        length = representation.vectors.shape[1]
-        reader = InterpreterReader(
-            representation.width, length, locations, head.interpreter, ordered=sequence
-        )
-    else:
-        reader = QueryReader(representation.width, locations, head)
-    return Probe(reader, outputs, head)
+        return Probe(FieldReader(locations == 1), representation.shape[-1], outputs)
+    length, width = representation.vectors.shape[1:]
+    if pooling and not sequence:
+        return Probe(QueryReader(width, locations), width, outputs)
+    reader = InterpreterReader(width, length, locations, ordered=sequence)
+    return Probe(reader, READER.width, outputs)

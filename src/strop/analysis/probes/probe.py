@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -20,11 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strop.analysis.findings import Findings
+from strop.analysis.frame import Analysis
 from strop.analysis.metric_info import METRICS
 from strop.analysis.panels import Panel, lines, picture_grid, show_ids
 from strop.analysis.probes.fitting import LEAST_IMAGES, fit_probe
 from strop.analysis.probes.heads import Probe, Representation, make_probe
-from strop.analysis.probes.protocol import Head, Schedule, find_protocol
+from strop.analysis.probes.protocol import Protocol as ProbeProtocol
+from strop.analysis.probes.protocol import find_protocol
 from strop.analysis.probes.representations import (
     DIFFERENCES,
     SEQUENCES,
@@ -41,7 +44,7 @@ from strop.errors import DataError
 from strop.figures import HEAT, Axes, Figure, new_figure, show_image
 from strop.statistics import Array, Interval
 
-_SCALARS = 1 << 25  # upsampled at a time
+_SCALARS, _IMAGES = 1 << 25, 256  # the most that are upsampled, and scored, at a time
 _SHOWN = ("teacher", "latent", "program")  # predictions in the figure
 _ROWS = 5
 
@@ -50,7 +53,7 @@ _ROWS = 5
 class Options:
     """Options of probes.
 
-    protocol  `paper`, `strong` or `dinov3`: see `strop.analysis.probes.protocol`
+    protocol  `paper` or `strong`: see `strop.analysis.probes.protocol`
     seed      of probes, intervals and the order of shuffled programs
     """
 
@@ -72,11 +75,9 @@ class Task(Protocol):
     """A task on cached features. `rows` are images of the training set, or of the scored one."""
 
     outputs: int
-    locations: int
-    schedule: Schedule
-    head: Head
-    images: int
-    chunk: int
+    locations: int  # 1 if the probe is pooled
+    protocol: ProbeProtocol
+    truth: Tensor  # (n, ...) of the images to score
     statistics: Statistics  # the headline metric first
     scores: Scores
 
@@ -90,10 +91,47 @@ class Task(Protocol):
 class MapTask(Task, Protocol):
     """A task whose truth is a map of every image."""
 
-    truth: Tensor
-
     def predict(self, output: Tensor) -> Tensor:
         """A probe's output (b, S, outputs) to maps (b, H, H)."""
+
+
+def probe_analysis(
+    part: str,
+    make: Callable[[Tensor, Tensor, Subject, ProbeProtocol], Any],
+    *,
+    names: str = "",
+    maps: bool = False,
+) -> Analysis:
+    """The analysis that probes every representation for a part of the records.
+
+    make   a `Task` from that part of both sets, the subject and the protocol
+    names  the attribute of datasets with the names of the classes, if there are any
+    maps   whether tasks are a `MapTask`: their probes are drawn, and trained at forced lengths too
+    """
+
+    def check(subject: Subject, options: Options) -> None:
+        find_protocol(options.protocol)
+        train = subject if subject.train is None else subject.train
+        check_classes(train.dataset, subject.dataset, names)
+
+    def run(subject: Subject, options: Options) -> Findings:
+        protocol = find_protocol(options.protocol)
+        train, truth = (
+            required(getattr(each.records, part)) for each in (subject.fitted_on(), subject)
+        )
+        task = make(train, truth, subject, protocol)
+        numbers, probes = probe_representations(subject, task, options.seed)
+        numbers["hyperparameters"] = asdict(protocol)
+        if names:
+            numbers["class_names"] = list(getattr(subject, names))
+        figures: dict[str, Figure] = {}
+        if isinstance(options, LengthOptions):
+            numbers["lengths"], figures = probe_lengths(subject, task, options)
+            figures["predictions"] = show_predictions(subject, task, probes, options.seed)
+        return Findings(numbers=numbers, figures=figures)
+
+    kind = LengthOptions if maps else Options
+    return Analysis(run=run, options=kind, needs=(part,), fits=True, check=check)
 
 
 def run_probe(
@@ -123,20 +161,26 @@ def fit_on(
     device = torch.device(device)
     train = train.to(device) if fits_on(device, train.nbytes) else train
 
-    def loss(probe: Probe, rows: Tensor, step: int) -> Tensor:
+    def loss(probe: Probe, rows: Tensor) -> Tensor:
         return task.loss(probe(train[rows].to(device)), rows)
 
     make = partial(
-        make_probe, train, task.outputs, task.head, locations=task.locations, sequence=sequence
+        make_probe,
+        train,
+        task.outputs,
+        locations=task.locations,
+        sequence=sequence,
+        pooling=task.protocol.pooling,
     )
-    return fit_probe(make, loss, task.images, task.schedule, seed=seed, device=device)
+    return fit_probe(make, loss, len(train), task.protocol, seed=seed, device=device)
 
 
 @torch.no_grad()
 def measured(task: Task, probe: Probe, scored: Representation) -> Array:
     """The sums of a trained probe on the images to score."""
     device = next(probe.parameters()).device
-    chunks = [slice(start, start + task.chunk) for start in range(0, len(scored), task.chunk)]
+    chunk = max(1, min(_IMAGES, _SCALARS // (task.outputs * task.truth[0].numel())))
+    chunks = [slice(start, start + chunk) for start in range(0, len(scored), chunk)]
     return np.concatenate([task.measure(probe(scored[rows].to(device)), rows) for rows in chunks])
 
 
@@ -172,16 +216,6 @@ def probe_representations(
         },
     }
     return numbers, probes
-
-
-def probe_maps(
-    subject: Subject, task: MapTask, options: LengthOptions
-) -> tuple[dict[str, Any], dict[str, Figure], dict[str, Probe]]:
-    """Probes of maps, also at forced lengths: numbers, figures, and the trained probes."""
-    numbers, probes = probe_representations(subject, task, options.seed)
-    lengths, figures = probe_lengths(subject, task, options)
-    figures["predictions"] = show_predictions(subject, task, probes, options.seed)
-    return {**numbers, "lengths": lengths}, figures, probes
 
 
 def probe_lengths(
@@ -250,13 +284,6 @@ def show_map(axes: Axes, values: Tensor, title: str, deepest: float) -> None:
         show_ids(axes, torch.where(values == VOID, NOBODY, values.long()), title)
 
 
-def check_splits(subject: Subject, protocol: str, names: str = "") -> None:
-    """Refuse an unknown protocol, and datasets that `check_classes` refuses."""
-    find_protocol(protocol)
-    train = subject if subject.train is None else subject.train
-    check_classes(train.dataset, subject.dataset, names)
-
-
 def check_classes(train: Dataset, measured: Dataset, names: str) -> None:
     """Refuse two datasets with different classes (`names` is their attribute), and few images."""
     if names and getattr(train, names) != getattr(measured, names):
@@ -281,13 +308,7 @@ def required(part: Tensor | None) -> Tensor:
     return part
 
 
-def upsample(output: Tensor, size: Sequence[int], grid: tuple[int, int] | None = None) -> Tensor:
-    """Output (b, S, C) on a grid, by default a square one, to (b, C, H, W), bilinearly."""
-    high, wide = grid or (math.isqrt(output.shape[1]),) * 2
-    maps = output.float().transpose(1, 2).unflatten(-1, (high, wide))
+def upsample(output: Tensor, size: Sequence[int]) -> Tensor:
+    """Output (b, S, C) on a square grid to (b, C, H, W), bilinearly."""
+    maps = output.float().transpose(1, 2).unflatten(-1, (math.isqrt(output.shape[1]), -1))
     return F.interpolate(maps, tuple(size), mode="bilinear", align_corners=False)
-
-
-def chunk_size(channels: int, truth: Tensor) -> int:
-    """How many images to upsample at once."""
-    return max(1, _SCALARS // (channels * truth[0].numel()))

@@ -24,7 +24,9 @@ Scores = Callable[..., dict[str, Any]]
 """Sums and a `seed` to all metrics, with intervals by bootstrap over images."""
 
 
-def with_intervals(statistics: Statistics, *sums: Array, seed: int, draws: int) -> dict[str, Any]:
+def with_intervals(
+    statistics: Statistics, *sums: Array, seed: int, draws: int = 1000
+) -> dict[str, Any]:
     """Statistics of sums, each times a factor, with bootstrap intervals over images."""
     values, intervals = {}, {}
     for name, (statistic, factor) in statistics.items():
@@ -35,7 +37,7 @@ def with_intervals(statistics: Statistics, *sums: Array, seed: int, draws: int) 
 
 
 def difference(
-    statistics: Statistics, first: Array, second: Array, *, seed: int = 0, draws: int = 1000
+    statistics: Statistics, first: Array, second: Array, *, seed: int = 0
 ) -> dict[str, Any]:
     """Statistics of some sums less those of others, the images drawn together."""
 
@@ -43,7 +45,7 @@ def difference(
         return lambda one, other: statistic(one) - statistic(other)
 
     pairs = {name: (less(statistic), factor) for name, (statistic, factor) in statistics.items()}
-    return with_intervals(pairs, first, second, seed=seed, draws=draws)
+    return with_intervals(pairs, first, second, seed=seed)
 
 
 # Segmentation.
@@ -188,35 +190,30 @@ def depth_errors(predicted: Tensor, truth: Tensor, *, least: float = 1e-3) -> Ar
     return sums[sums[:, 0] > 0]
 
 
-def depth_statistics(average: str = "pixels") -> Statistics:
-    """All metrics, over all known pixels, or averaged over images."""
+def _over_pixels(column: int, *, root: bool = False) -> Statistic:
+    """The mean of a sum of `depth_errors` over all known pixels."""
 
-    def mean_of(column: int, root: bool = False) -> Statistic:
-        def statistic(sums: Array) -> float:
-            pixels, total = sums[:, 0], sums[:, column]
-            if not len(sums):
-                return float("nan")
-            each = total / pixels if average == "images" else total.sum() / pixels.sum()
-            return float(np.mean(np.sqrt(each) if root else each))
+    def statistic(sums: Array) -> float:
+        if not len(sums):
+            return float("nan")
+        mean = sums[:, column].sum() / sums[:, 0].sum()
+        return float(np.sqrt(mean) if root else mean)
 
-        return statistic
-
-    return {
-        "depth_rmse": (mean_of(1, root=True), 1),
-        "abs_rel": (mean_of(2), 100),
-        "delta1": (mean_of(3), 100),
-        "delta2": (mean_of(4), 100),
-        "delta3": (mean_of(5), 100),
-    }
+    return statistic
 
 
-def depth_scores(
-    sums: Array, *, average: str = "pixels", seed: int = 0, draws: int = 1000
-) -> dict[str, Any]:
+DEPTH: Statistics = {
+    "depth_rmse": (_over_pixels(1, root=True), 1),
+    "abs_rel": (_over_pixels(2), 100),
+    "delta1": (_over_pixels(3), 100),
+    "delta2": (_over_pixels(4), 100),
+    "delta3": (_over_pixels(5), 100),
+}
+
+
+def depth_scores(sums: Array, *, seed: int = 0, draws: int = 1000) -> dict[str, Any]:
     """All metrics and the number of images that they are taken over."""
-    found = with_intervals(
-        depth_statistics(average), sums, seed=seed, draws=draws if len(sums) else 0
-    )
+    found = with_intervals(DEPTH, sums, seed=seed, draws=draws if len(sums) else 0)
     return {**found, "images": len(sums)}
 
 

@@ -6,92 +6,29 @@ Section 4, "Supervised downstream probes"; Tables 2, 10 and 11.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 
 import torch
-import torch.nn.functional as F
-from safetensors.torch import save
 from torch import Tensor
 
-from strop.analysis.alignment import interpreted, probe_weighted
-from strop.analysis.findings import Findings
-from strop.analysis.frame import Analysis
-from strop.analysis.probes.crops import (
-    MapProbe,
-    flip,
-    probe_crops,
-    random_below,
-    random_share,
-    scale_short_side,
-    slide,
-)
-from strop.analysis.probes.probe import (
-    LengthOptions,
-    check_splits,
-    chunk_size,
-    probe_maps,
-    required,
-    upsample,
-)
-from strop.analysis.probes.protocol import Crops, Segmentation, find_protocol
+from strop.analysis.probes.probe import probe_analysis, upsample
+from strop.analysis.probes.protocol import Protocol
 from strop.analysis.probes.scores import SEGMENTATION, count_pixels, segmentation_scores
-from strop.analysis.subject import Subject
-from strop.data.decode import nearest
-from strop.data.record import VOID, Record
+from strop.data.record import VOID
 from strop.statistics import Array
-
-
-def run(subject: Subject, options: LengthOptions) -> Findings:
-    """Probe every representation.
-
-    Also `r2_probe`: R² of the interpreted field, projected onto the weights of the probe of the
-    teacher's field. These weights (C, d_enc) are written to `segmentation.safetensors`.
-    """
-    settings = find_protocol(options.protocol).segmentation
-    shared = {"class_names": list(subject.classes), "hyperparameters": asdict(settings)}
-    if settings.crops is not None:
-        task = CroppedSegmentation(len(subject.classes), settings, settings.crops)
-        return Findings(numbers={**probe_crops(subject, task, options.seed), **shared})
-    cached = SegmentationTask(
-        required(subject.fitted_on().records.semantic),
-        required(subject.records.semantic),
-        len(subject.classes),
-        subject.fields.shape[1],
-        settings,
-    )
-    numbers, figures, probes = probe_maps(subject, cached, options)
-    weights = probes["teacher"].readout.weights().cpu()
-    pairs = interpreted(subject.tokenizer, subject.program, subject.fields)
-    return Findings(
-        values=probe_weighted(pairs, weights),
-        numbers={**numbers, **shared},
-        figures=figures,
-        files={"segmentation.safetensors": save({"weights": weights.contiguous()})},
-    )
-
-
-ANALYSIS = Analysis(
-    run=run,
-    options=LengthOptions,
-    needs=("semantic",),
-    fits=True,
-    check=lambda subject, options: check_splits(subject, options.protocol, "classes"),
-)
 
 
 class SegmentationTask:
     """Class ids (N, H, H) uint8 of both sets, predicted on a grid of S locations."""
 
+    statistics, scores = SEGMENTATION, staticmethod(segmentation_scores)
+
     def __init__(
-        self, train: Tensor, truth: Tensor, classes: int, locations: int, protocol: Segmentation
+        self, train: Tensor, truth: Tensor, classes: int, locations: int, protocol: Protocol
     ) -> None:
-        self.outputs, self.locations = classes, locations
-        self.schedule, self.head = protocol.schedule, protocol.head
-        self.images, self.chunk = len(train), chunk_size(classes, truth)
+        self.outputs, self.locations, self.protocol = classes, locations, protocol
         self.shares = class_shares(train, classes, locations)
         self.weights = class_weights(self.shares, protocol.balance)
         self.truth = truth
-        self.statistics, self.scores = SEGMENTATION, segmentation_scores
 
     def loss(self, output: Tensor, rows: Tensor) -> Tensor:
         """Cross-entropy over the labelled pixels of the images at `rows`, weighted by class."""
@@ -135,43 +72,11 @@ def class_weights(shares: Tensor, balance: float) -> Tensor:
     return (weights / (weights * share).sum().clamp(min=1e-12)).float()
 
 
-class CroppedSegmentation:
-    """Square crops of randomly scaled images to train on, sliding windows to score."""
-
-    def __init__(self, classes: int, protocol: Segmentation, crops: Crops) -> None:
-        self.outputs, self.crops, self.scores = classes, crops, segmentation_scores
-        self.schedule, self.head = protocol.schedule, protocol.head
-
-    def draw(self, record: Record, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A random scale, crop and flip; where the crop exceeds the image it is black and void."""
-        assert record.semantic is not None
-        crops = self.crops
-        low, high = crops.ratios
-        factor = low + (high - low) * random_share(generator)
-        image = scale_short_side(record.image, int(crops.short_side * factor))
-        mask = nearest(record.semantic, *image.shape[-2:])
-        missing = [max(0, crops.crop - side) for side in image.shape[-2:]]
-        pad = (0, missing[1], 0, missing[0])
-        image, mask = F.pad(image, pad), F.pad(mask, pad, value=VOID)
-        top, left = (random_below(side - crops.crop + 1, generator) for side in mask.shape)
-        image = image[:, top : top + crops.crop, left : left + crops.crop]
-        mask = mask[top : top + crops.crop, left : left + crops.crop]
-        return flip(image, mask, crops.flip, generator)
-
-    def finish(self, output: Tensor) -> Tensor:
-        """The logits, unchanged."""
-        return output
-
-    def loss(self, maps: Tensor, truth: Tensor, step: int) -> Tensor:
-        """Cross-entropy over the labelled pixels."""
-        return F.cross_entropy(maps, truth.long(), ignore_index=VOID)
-
-    def measure(self, probe: MapProbe, record: Record) -> Array:
-        """Pixel counts of an image at the size of its mask."""
-        assert record.semantic is not None
-        image = scale_short_side(record.image, self.crops.short_side)
-        logits = slide(probe, image[None], self.crops.crop, self.crops.stride)
-        size = tuple(record.semantic.shape)
-        logits = F.interpolate(logits, size, mode="bilinear", align_corners=False)
-        truth = record.semantic[None].to(logits.device)
-        return count_pixels(logits.argmax(dim=1), truth, self.outputs)
+ANALYSIS = probe_analysis(
+    "semantic",
+    lambda train, truth, subject, protocol: SegmentationTask(
+        train, truth, len(subject.classes), subject.fields.shape[1], protocol
+    ),
+    names="classes",
+    maps=True,
+)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
-from strop.analysis.grammar import (
+from grammar import (
     CHAINS,
     NgramModel,
     Options,

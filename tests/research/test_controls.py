@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted import LENGTH
 
-from strop.analysis import controls
+import controls
 from strop.analysis.regions import RemovalOptions
 
 

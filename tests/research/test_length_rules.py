@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from strop.analysis import length_rules
-from strop.analysis.length_rules import (
+import lengths as lengths_study
+from lengths import (
     CLASSES,
     ONE,
     ORACLE,
@@ -16,22 +17,32 @@ from strop.analysis.length_rules import (
     RATE,
     SEARCH,
     VERIFIED,
-    Curves,
     Options,
     compare,
     crossed,
     error_at_mean,
     run,
+    share,
     turned,
 )
+from strop.agreement import Agreement
+from strop.analysis.length_choice import Curves
 from strop.analysis.subject import Subject
 from strop.data import ScenesDataset
 from strop.errors import ModelError
 from strop.model.length_head import LengthHeadConfig
 
-COSINE = torch.tensor([[0.7, 0.9, 0.95], [0.5, 0.6, 0.9]], dtype=torch.double)
-RESIDUAL = torch.tensor([[3.0, 1.0, 0.5], [8.0, 6.0, 1.0]], dtype=torch.double)
-CURVES = Curves(COSINE, RESIDUAL, total=100.0, size=4)
+COSINE = np.array([[0.7, 0.9, 0.95], [0.5, 0.6, 0.9]])
+RESIDUAL = np.array([[3.0, 1.0, 0.5], [8.0, 6.0, 1.0]])
+# The sum of squares about the mean of each channel is 100.
+WHOLE = Agreement(
+    residual=RESIDUAL[:, 2],
+    cosine=COSINE[:, 2],
+    square=np.array([50.0, 50.0]),
+    channels=np.zeros((2, 2)),
+    size=4,
+)
+CURVES = Curves(COSINE, RESIDUAL, WHOLE)
 
 
 def one(knob: float) -> torch.Tensor:
@@ -39,9 +50,9 @@ def one(knob: float) -> torch.Tensor:
 
 
 def test_the_knob_is_turned_until_the_lengths_are_enough():
-    low, high = turned(one, lambda lengths: CURVES.share(lengths, 0.9) >= 0.5)
+    low, high = turned(one, lambda lengths: share(CURVES, lengths, 0.9) >= 0.5)
     assert (low.tolist(), high.tolist()) == ([1, 1], [2, 2])
-    assert turned(one, lambda lengths: CURVES.share(lengths, 0.9) >= 1)[1].tolist() == [3, 3]
+    assert turned(one, lambda lengths: share(CURVES, lengths, 0.9) >= 1)[1].tolist() == [3, 3]
     assert turned(one, lambda lengths: False)[1].tolist() == [3, 3]
     assert turned(one, lambda lengths: True)[1].tolist() == [1, 1]
 
@@ -60,16 +71,17 @@ def test_what_is_fitted_to_one_half_speaks_of_the_other():
     assert found.tolist() == [100, 1, 102, 3, 104, 5]
 
 
-def rules() -> dict[str, length_rules.Rule]:
+def rules() -> dict[str, lengths_study.Rule]:
     def search(knob: float) -> torch.Tensor:
-        enough = torch.cat([knob <= COSINE, torch.ones(2, 1, dtype=torch.bool)], dim=1)
+        reached = knob <= torch.from_numpy(COSINE)
+        enough = torch.cat([reached, torch.ones(2, 1, dtype=torch.bool)], dim=1)
         return (1 + enough.int().argmax(dim=1)).clamp(max=3)
 
     return dict.fromkeys((ONE, CLASSES, PAPER, RATE), one) | {SEARCH: search, VERIFIED: search}
 
 
 def test_rules_are_compared_at_one_quality_and_at_one_mean_by_hand():
-    predicted = RESIDUAL.log()[:, None].repeat(1, 2, 1)
+    predicted = torch.from_numpy(RESIDUAL).log()[:, None].repeat(1, 2, 1)
     options = Options(quality=0.9, confidence=1 - 1e-9, means=(2, 9))
     found = compare(rules(), CURVES, predicted, options)
     assert found["at_quality"][ONE] == {"tokens": 3, "of_one_length": 1, "reached": 1}
@@ -83,7 +95,7 @@ def test_rules_are_compared_at_one_quality_and_at_one_mean_by_hand():
 
 
 def test_the_study_runs_on_a_model_with_a_rate_head(make_tokenizer, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(length_rules, "STEPS", 10)
+    monkeypatch.setattr(lengths_study, "STEPS", 10)
     tokenizer = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(8,)))
     scenes = ScenesDataset(24, size=tokenizer.config.image_size)
     subject = Subject(tokenizer=tokenizer, dataset=scenes, data="scenes", folder=tmp_path)
@@ -106,4 +118,4 @@ def test_a_model_without_a_rate_head_is_told_how_to_add_one(make_tokenizer, tmp_
     scenes = ScenesDataset(2, size=32)
     subject = Subject(tokenizer=make_tokenizer(), dataset=scenes, data="scenes", folder=tmp_path)
     with pytest.raises(ModelError, match="strop train-lengths MODEL"):
-        length_rules.check(subject, Options())
+        lengths_study.check(subject, Options())

@@ -1,5 +1,7 @@
 """The rules by which tokenizers choose lengths, side by side on one model and the same images.
 
+    python research/structure/lengths.py MODEL --data SPEC --out FOLDER
+
 Every rule has one knob that makes all programs longer or shorter. At an equal guaranteed quality
 the knob is turned until a stated share of the images reaches that quality, and rules are compared
 by their mean length. At an equal mean length they are compared by R² centred over all images.
@@ -11,18 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from strop import curriculum, objective
+from strop.agreement import centred_square
 from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
-from strop.analysis.length_choice import best_residual, curves_of, encode_seconds
+from strop.analysis.length_choice import Curves, best_residual, curves_of, encode_seconds
 from strop.analysis.panels import lines
 from strop.analysis.subject import Subject
+from strop.cli.study import run_script
 from strop.curriculum import CurriculumConfig
 from strop.figures import Figure, new_figure
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
@@ -65,30 +69,19 @@ class Options:
     seed: int = 0
 
 
-class Curves(NamedTuple):
-    """What programs reach at every length.
+def share(curves: Curves, lengths: Tensor, quality: float) -> float:
+    """The share of images that reach a quality at lengths (n,)."""
+    return float((curves.at(lengths).cosine >= quality).mean())
 
-    cosine, residual  (n, K) float64: mean cosine, and squared error summed over the field
-    total             the sum of squares about the mean of each channel, over all images
-    size              scalars in one field
-    """
 
-    cosine: Tensor
-    residual: Tensor
-    total: float
-    size: float
+def able(curves: Curves, quality: float) -> float:
+    """The share of images that reach a quality at some length."""
+    return float((curves.cosine >= quality).any(axis=1).mean())
 
-    def share(self, lengths: Tensor, quality: float) -> float:
-        """The share of images that reach a quality at lengths (n,)."""
-        return _mean(_at(self.cosine, lengths) >= quality)
 
-    def able(self, quality: float) -> float:
-        """The share of images that reach a quality at some length."""
-        return _mean((self.cosine >= quality).any(dim=1))
-
-    def error(self, lengths: Tensor) -> float:
-        """The squared error of all images at lengths (n,)."""
-        return _at(self.residual, lengths).sum().item()
+def error(curves: Curves, lengths: Tensor) -> float:
+    """The squared error of all images at lengths (n,)."""
+    return float(curves.at(lengths).residual.sum())
 
 
 def check(subject: Subject, options: Options) -> None:
@@ -104,12 +97,7 @@ def run(subject: Subject, options: Options) -> Findings:
     fields, program = subject.fields[:images], subject.program[:images]
     inside = None if subject.inside is None else subject.inside[:images]
     progress = partial(subject.progress, "lengths")
-    agreements = curves_of(tokenizer, program, fields, inside, progress)
-    cosine, residual = (
-        torch.from_numpy(np.stack([getattr(each, name) for each in agreements], axis=1))
-        for name in ("cosine", "residual")
-    )
-    curves = Curves(cosine, residual, agreements[-1].total_centred, agreements[-1].size)
+    curves = curves_of(tokenizer, program, fields, inside, progress)
     scaled = (part * tokenizer.config.teacher.scale for part in fields.split(64))
     statistics = torch.cat([pooled(part) for part in scaled])
     head = cast("RateHead", tokenizer.length_head)
@@ -149,7 +137,7 @@ def run(subject: Subject, options: Options) -> Findings:
     )
 
 
-ANALYSIS = Analysis(run=run, options=Options, check=check, least=2)
+ANALYSIS = Analysis(name="lengths", run=run, options=Options, check=check, least=2)
 
 
 # The rules.
@@ -173,6 +161,7 @@ def make_rules(
     looks       gets the number of images that the verified rule interprets, time after time
     """
     images, k = curves.cosine.shape
+    cosine = torch.from_numpy(curves.cosine)
     classes = crossed(partial(fit_classes, curves, seed), statistics)
     papers = crossed(partial(fit_paper, curves, config, seed), statistics) / k
     most, range_ = log_error.max().item() + 1, log_error.max().item() - log_error.min().item() + 2
@@ -180,13 +169,13 @@ def make_rules(
     def verified(knob: float) -> Tensor:
         def look(rows: Tensor, lengths: Tensor) -> Tensor:
             looks.append(len(rows))
-            return curves.cosine[rows, lengths - 1].float()
+            return cosine[rows, lengths - 1].float()
 
         return verified_lengths(log_error, min(max(knob, 1e-6), 1 - 1e-6), look)[0]
 
     return {
         ONE: lambda knob: torch.full((images,), 1 + int(knob * (k - 1))),
-        SEARCH: lambda knob: first_reaching(curves.cosine, knob),
+        SEARCH: lambda knob: first_reaching(cosine, knob),
         CLASSES: lambda knob: (2.0 ** (classes - 1) * 2 * k * knob).long().clamp(1, k),
         PAPER: lambda knob: whole_lengths(k * (papers.logit() + 40 * knob - 20).sigmoid(), k),
         RATE: lambda knob: first_reaching(-log_error, knob * range_ - most),
@@ -216,7 +205,7 @@ def fit_classes(
     curves: Curves, seed: int, statistics: Tensor, rows: Tensor
 ) -> Callable[[Tensor], Tensor]:
     """A linear classifier of complexity into thirds, 0 to 2: how large the error is at K / 4."""
-    at = 1 - curves.cosine[rows, curves.cosine.shape[1] // 4 - 1]
+    at = torch.from_numpy(1 - curves.cosine[rows, curves.cosine.shape[1] // 4 - 1])
     classes = (at.argsort().argsort() * 3 // len(at)).long()
     width = statistics.shape[1]
     with seeded(seed):
@@ -238,8 +227,9 @@ def fit_paper(
     """
     k, width = curves.cosine.shape[1], config.teacher.width
     rules = CurriculumConfig(truncation_minimum=min(8, k // 2))
-    per_scalar = config.teacher.scale**2 / curves.size
-    alignment = (1 - curves.cosine[rows] + curves.residual[rows] * per_scalar).float()
+    per_scalar = config.teacher.scale**2 / curves.whole.size
+    error_at = 1 - curves.cosine[rows] + curves.residual[rows] * per_scalar
+    alignment = torch.from_numpy(error_at).float()
     with seeded(seed):
         head = LengthHead(LengthHeadConfig(), field_width=width, length=k)
     means, batch = statistics[:, None, :width], 128
@@ -252,10 +242,10 @@ def fit_paper(
         uniform = torch.rand(batch, generator=random)
         lengths = curriculum.random_lengths(uniform, torch.ones(()), rules, k)
         probes = curriculum.probe_lengths(lengths, rules, k)
-        error, short, long = (
+        own, short, long = (
             alignment[picked, at - 1] for at in (lengths, probes.short, probes.long)
         )
-        state, targets, _ = curriculum.observe(state, error, error, probes, short, long, rules, k)
+        state, targets, _ = curriculum.observe(state, own, own, probes, short, long, rules, k)
         return objective.length_loss(head(means[picked]), targets, k)
 
     fit(head.parameters(), loss, steps=STEPS, learning_rate=3e-4, seed=seed)
@@ -270,29 +260,30 @@ def compare(
 ) -> dict[str, Any]:
     """Mean length at the quality, and R² centred at each mean length less that of one length."""
     at_quality = lengths_at(rules, curves, options.quality, options.confidence)
-    even = _mean(at_quality[ONE])
+    even, whole = _mean(at_quality[ONE]), curves.whole
+    total = centred_square(whole.size, whole.square, whole.channels)
     gains: dict[str, dict[str, float]] = {name: {} for name in at_quality}
     levels: dict[str, float] = {}
     intervals: dict[str, list[float]] = {}
     for mean in (each for each in options.means if each <= curves.cosine.shape[1]):
         shared = allocated_lengths(predicted[:, 1].exp(), mean)
         errors = {name: error_at_mean(rule, curves, mean) for name, rule in rules.items()}
-        errors[RATE] = curves.error(shared)
-        errors[ORACLE] = float(best_residual(curves.residual.numpy(), mean))
-        for name, error in errors.items():
-            gains[name][str(mean)] = (errors[ONE] - error) / curves.total
-        levels[str(mean)] = 1 - errors[ONE] / curves.total
-        each = curves.residual[:, mean - 1] - _at(curves.residual, shared)
-        found = mean_interval(each.numpy(), seed=options.seed)
-        scale = len(each) / curves.total
+        errors[RATE] = error(curves, shared)
+        errors[ORACLE] = float(best_residual(curves.residual, mean))
+        for name, each in errors.items():
+            gains[name][str(mean)] = (errors[ONE] - each) / total
+        levels[str(mean)] = 1 - errors[ONE] / total
+        saved = curves.at(mean).residual - curves.at(shared).residual
+        found = mean_interval(saved, seed=options.seed)
+        scale = len(saved) / total
         intervals[str(mean)] = [found.low * scale, found.high * scale]
     return {
-        "able": curves.able(options.quality),
+        "able": able(curves, options.quality),
         "at_quality": {
             name: {
                 "tokens": _mean(lengths),
                 "of_one_length": _mean(lengths) / even,
-                "reached": curves.share(lengths, options.quality),
+                "reached": share(curves, lengths, options.quality),
             }
             for name, lengths in at_quality.items()
         },
@@ -306,11 +297,11 @@ def lengths_at(
     rules: Mapping[str, Rule], curves: Curves, quality: float, confidence: float
 ) -> dict[str, Tensor]:
     """The lengths by each rule, and by the oracle, at which enough images reach a quality."""
-    goal = min(confidence, curves.able(quality))
+    goal = min(confidence, able(curves, quality))
     found = {
         name: rule(quality)
         if name in DIRECT
-        else turned(rule, lambda lengths: curves.share(lengths, quality) >= goal)[1]
+        else turned(rule, lambda lengths: share(curves, lengths, quality) >= goal)[1]
         for name, rule in rules.items()
     }
     return {**found, ORACLE: found[SEARCH]}
@@ -333,7 +324,7 @@ def turned(rule: Rule, enough: Callable[[Tensor], bool]) -> tuple[Tensor, Tensor
 def error_at_mean(rule: Rule, curves: Curves, mean: float) -> float:
     """The squared error of all images at a mean length, linear between steps of the knob."""
     sides = turned(rule, lambda lengths: _mean(lengths) >= mean)
-    means, errors = zip(*((_mean(each), curves.error(each)) for each in sides), strict=True)
+    means, errors = zip(*((_mean(each), error(curves, each)) for each in sides), strict=True)
     return float(np.interp(mean, means, errors))
 
 
@@ -345,13 +336,13 @@ def calibration(
     found = []
     for quality in QUALITIES:
         lengths = head.shortest(predicted, quality, confidence).cpu()
-        able, reached = curves.able(quality), curves.share(lengths, quality)
+        can, reached = able(curves, quality), share(curves, lengths, quality)
         found.append(
             {
                 "quality": quality,
-                "able": able,
+                "able": can,
                 "reached": reached,
-                "reached_of_able": reached / able if able else float("nan"),
+                "reached_of_able": reached / can if can else float("nan"),
                 "tokens": _mean(lengths),
             }
         )
@@ -368,7 +359,7 @@ def tables(result: dict[str, Any], options: Options) -> list[Table]:
     header = ["rule", "tokens", "of one length", "share that reaches"]
     header += [f"R² at mean {mean}, gain" for mean in gains[ONE]] + ["passes", "time"]
     return [
-        Table.of(f"Lengths for a cosine of {options.quality:g}", header, rows),
+        Table(f"Lengths for a cosine of {options.quality:g}", header, rows),
         Table(
             f"Quality asked with a confidence of {options.confidence:g}",
             ["quality", "can reach it", "reach it", "reach it, of those that can", "tokens"],
@@ -381,8 +372,8 @@ def draw(
     rules: Mapping[str, Rule], curves: Curves, result: dict[str, Any], options: Options
 ) -> Figure:
     """Tokens over the guaranteed quality, and the gain in R² over the mean length."""
-    able = np.quantile(curves.cosine.amax(dim=1).numpy(), 1 - options.confidence)
-    qualities = np.linspace(curves.cosine[:, 0].quantile(0.5).item(), able, 16).tolist()
+    most = np.quantile(curves.cosine.max(axis=1), 1 - options.confidence)
+    qualities = np.linspace(np.median(curves.cosine[:, 0]), most, 16).tolist()
     at = [lengths_at(rules, curves, each, options.confidence) for each in qualities]
     tokens = {name: [_mean(each[name]) for each in at] for name in at[0]}
     gains = {name: list(each.values()) for name, each in result["r2_centred_gain"].items()}
@@ -393,10 +384,9 @@ def draw(
     return figure
 
 
-def _at(values: Tensor, lengths: Tensor) -> Tensor:
-    """The entries (n,) of values (n, K) at lengths (n,)."""
-    return values.gather(1, lengths[:, None] - 1)[:, 0]
-
-
 def _mean(values: Tensor) -> float:
     return values.double().mean().item()
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)

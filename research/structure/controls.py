@@ -1,4 +1,7 @@
-"""Controls: how much the order of tokens, the prefix, and a token's position matter."""
+"""Controls: how much the order of tokens, the prefix, and a token's position matter.
+
+python research/structure/controls.py MODEL --data SPEC --out FOLDER
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.analysis.findings import Findings, Section
+from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, lines
 from strop.analysis.regions import REMOVALS, RemovalOptions, erasure_maps
 from strop.analysis.subject import Subject
+from strop.cli.study import run_script
 from strop.figures import MUTED, PALETTE, Figure, new_figure
 from strop.metrics import r2, r2_centred
 from strop.statistics import Array, mean_interval, paired_test
@@ -42,26 +46,25 @@ def run(subject: Subject, options: RemovalOptions) -> Findings:
         name: paired_test(*averaged(*(turn[name] for turn in turns)), **options.sampling)
         for name in turns[0]
     }
-    return Findings.of(
-        Section(
-            "order",
-            order,
-            "Order, and programs of other images",
-            ("", "cosine to the teacher", "low", "high", "r2", "r2_centred", "field changed"),
-        ),
-        Section(
-            "sizes",
-            sizes,
-            "Cosine to the teacher by number of tokens",
-            ("tokens", "images", PREFIX, SUBSET, MOVED, "d", "p"),
-        ),
-        Section(
-            "transplants",
-            moved,
-            "A token moved to the same position of another program",
-            ("", "moved token", "control", "d", "p", "images"),
-        ),
-        numbers={"swaps": swaps},
+    return Findings(
+        numbers={"swaps": swaps, "order": order, "sizes": sizes, "transplants": moved},
+        tables=[
+            Table(
+                "Order, and programs of other images",
+                ("", "cosine to the teacher", "low", "high", "r2", "r2_centred", "field changed"),
+                order,
+            ),
+            Table(
+                "Cosine to the teacher by number of tokens",
+                ("tokens", "images", PREFIX, SUBSET, MOVED, "d", "p"),
+                sizes,
+            ),
+            Table(
+                "A token moved to the same position of another program",
+                ("", "moved token", "control", "d", "p", "images"),
+                moved,
+            ),
+        ],
         figures={
             "order": draw_order(order, swaps),
             "prefix": draw_sizes(sizes),
@@ -266,4 +269,8 @@ def _correlation(a: Tensor, b: Tensor) -> Array:
     return ((a * b).sum(dim=1) / (a.norm(dim=1) * b.norm(dim=1))).numpy()
 
 
-ANALYSIS = Analysis(run=run, options=RemovalOptions)
+ANALYSIS = Analysis(name="controls", run=run, options=RemovalOptions)
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)

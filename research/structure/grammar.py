@@ -1,4 +1,9 @@
-"""Grammar: prediction of the next code, by n-gram counts and by a trained prior."""
+"""Grammar: prediction of the next code, by n-gram counts and by a trained prior.
+
+    python research/structure/grammar.py MODEL --data SPEC --out FOLDER
+
+It writes the prior as `prior.safetensors`, for `load_prior` and `strop store export`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strop.analysis.findings import Findings, Section
+from strop.analysis.findings import Findings, Table
 from strop.analysis.frame import Analysis
 from strop.analysis.panels import bars, lines, picture_grid
 from strop.analysis.prior import Prior
 from strop.analysis.prior_training import WIDTH, train_prior
 from strop.analysis.subject import Subject, check_disjoint
+from strop.cli.study import run_script
 from strop.data.loader import record_batches
 from strop.data.spec import open_dataset
 from strop.errors import DataError
@@ -102,31 +108,33 @@ def run(subject: Subject, options: Options) -> Findings:
     figures = {"models": draw_models(spent, len(test) / symbols, test, drawn)}
     if subject.tokenizer.decoder is not None:
         figures["samples"] = draw_samples(subject.tokenizer, prior, test, drawn)
-    return Findings.of(
-        Section(
-            "models",
-            models,
-            "Held-out programs",
-            ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
-        ),
-        Section(
-            "bigrams",
-            bigrams,
-            "Most informative pairs",
-            ("code", "next", "count", "expected", "PMI, bits"),
-        ),
-        Section(
-            "lengths",
-            lengths,
-            "Distance of length distributions",
-            ("", "total variation", "Kolmogorov-Smirnov"),
-        ),
+    return Findings(
         numbers={
+            "models": models,
+            "bigrams": bigrams,
+            "lengths": lengths,
             "programs": len(train),
             "test_programs": len(test),
             "codebook_size": train.codebook_size,
             "fixed_rate_bits": fixed,
         },
+        tables=[
+            Table(
+                "Held-out programs",
+                ("model", "perplexity of a symbol", "bits per image", "low", "high", "of fixed"),
+                models,
+            ),
+            Table(
+                "Most informative pairs",
+                ("code", "next", "count", "expected", "PMI, bits"),
+                bigrams,
+            ),
+            Table(
+                "Distance of length distributions",
+                ("", "total variation", "Kolmogorov-Smirnov"),
+                lengths,
+            ),
+        ],
         figures=figures,
         files={"prior.safetensors": prior.to_bytes()},
         notes=(
@@ -320,4 +328,10 @@ def informative_bigrams(
     ]
 
 
-ANALYSIS = Analysis(run=run, options=Options, roles=("codes", "fields", "lengths", "pictures"))
+ANALYSIS = Analysis(
+    name="grammar", run=run, options=Options, roles=("codes", "fields", "lengths", "pictures")
+)
+
+
+if __name__ == "__main__":
+    run_script(ANALYSIS)
