@@ -15,7 +15,7 @@ from strop.errors import ConfigError, DataError
 from strop.images import save_image
 
 pytestmark = pytest.mark.slow
-STUDIES = ("contingency", "llm", "reader", "vqa", "controls", "grammar", "lengths")
+STUDIES = ("contingency", "llm", "reader", "vqa", "controls", "grammar")
 
 
 @pytest.mark.parametrize(

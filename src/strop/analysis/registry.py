@@ -34,11 +34,12 @@ STUDIES = {
     "readouts": Entry(
         "strop.analysis.readouts", "unsupervised regions and classes from fields and codes"
     ),
+    "lengths": Entry("strop.analysis.length_rules", "rules for choosing lengths, side by side"),
     "complexity": Entry("strop.analysis.complexity", "program length against image complexity"),
 }
 """What the codes mean: `strop study` runs one of these."""
 
 ANALYSES = EVALUATIONS | STUDIES
 
-MOVED = ("controls", "grammar", "lengths")
+MOVED = ("controls", "grammar")
 """Studies that are scripts in `research/structure` now."""

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import lengths as lengths_study
-from lengths import (
+from strop.agreement import Agreement
+from strop.analysis import length_rules
+from strop.analysis.length_choice import Curves
+from strop.analysis.length_rules import (
     CLASSES,
     ONE,
     ORACLE,
@@ -25,8 +27,6 @@ from lengths import (
     share,
     turned,
 )
-from strop.agreement import Agreement
-from strop.analysis.length_choice import Curves
 from strop.analysis.subject import Subject
 from strop.data import ScenesDataset
 from strop.errors import ModelError
@@ -71,7 +71,7 @@ def test_what_is_fitted_to_one_half_speaks_of_the_other():
     assert found.tolist() == [100, 1, 102, 3, 104, 5]
 
 
-def rules() -> dict[str, lengths_study.Rule]:
+def rules() -> dict[str, length_rules.Rule]:
     def search(knob: float) -> torch.Tensor:
         reached = knob <= torch.from_numpy(COSINE)
         enough = torch.cat([reached, torch.ones(2, 1, dtype=torch.bool)], dim=1)
@@ -95,7 +95,7 @@ def test_rules_are_compared_at_one_quality_and_at_one_mean_by_hand():
 
 
 def test_the_study_runs_on_a_model_with_a_rate_head(make_tokenizer, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(lengths_study, "STEPS", 10)
+    monkeypatch.setattr(length_rules, "STEPS", 10)
     tokenizer = make_tokenizer(length_head=LengthHeadConfig(kind="rate", hidden=(8,)))
     scenes = ScenesDataset(24, size=tokenizer.config.image_size)
     subject = Subject(tokenizer=tokenizer, dataset=scenes, data="scenes", folder=tmp_path)
@@ -118,4 +118,4 @@ def test_a_model_without_a_rate_head_is_told_how_to_add_one(make_tokenizer, tmp_
     scenes = ScenesDataset(2, size=32)
     subject = Subject(tokenizer=make_tokenizer(), dataset=scenes, data="scenes", folder=tmp_path)
     with pytest.raises(ModelError, match="strop train-lengths MODEL"):
-        lengths_study.check(subject, Options())
+        length_rules.check(subject, Options())

@@ -1,7 +1,5 @@
 """The rules by which tokenizers choose lengths, side by side on one model and the same images.
 
-    python research/structure/lengths.py MODEL --data SPEC --out FOLDER
-
 Every rule has one knob that makes all programs longer or shorter. At an equal guaranteed quality
 the knob is turned until a stated share of the images reaches that quality, and rules are compared
 by their mean length. At an equal mean length they are compared by R² centred over all images.
@@ -26,7 +24,6 @@ from strop.analysis.frame import Analysis
 from strop.analysis.length_choice import Curves, best_residual, curves_of, encode_seconds
 from strop.analysis.panels import lines
 from strop.analysis.subject import Subject
-from strop.cli.study import run_script
 from strop.curriculum import CurriculumConfig
 from strop.figures import Figure, new_figure
 from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
@@ -137,7 +134,7 @@ def run(subject: Subject, options: Options) -> Findings:
     )
 
 
-ANALYSIS = Analysis(name="lengths", run=run, options=Options, check=check, least=2)
+ANALYSIS = Analysis(run=run, options=Options, check=check, least=2)
 
 
 # The rules.
@@ -386,7 +383,3 @@ def draw(
 
 def _mean(values: Tensor) -> float:
     return values.double().mean().item()
-
-
-if __name__ == "__main__":
-    run_script(ANALYSIS)
