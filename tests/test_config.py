@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.config import drop_retired, flatten, from_dict, override, to_dict
+from strop.config import flatten, from_dict, override, to_dict
 from strop.errors import ConfigError
+from strop.legacy import drop_retired
 
 NUMBERS = st.integers(1 - 2**63, 2**63 - 1)
 

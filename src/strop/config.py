@@ -6,7 +6,6 @@ import dataclasses
 import operator
 import types
 import typing
-import warnings
 from collections.abc import Mapping, Set
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -114,38 +113,6 @@ def in_range(
         limit = f"{least:,} to {most:,}" if most < MOST else f"at least {least:,}"
         raise error(f"{what} is {number}.", f"Give a whole number, {limit}.")
     return number
-
-
-def drop_retired(
-    values: Mapping[str, Any], retired: Mapping[str, Any], where: str
-) -> dict[str, Any]:
-    """`values` without the settings that this version no longer has.
-
-    retired  maps dotted keys to the default that each had
-    A key that has its old default is dropped with a warning; any other value is refused, because
-    nothing does any more what it asks for.
-    """
-    kept = {
-        key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()
-    }
-    for dotted, default in retired.items():
-        *path, last = dotted.split(".")
-        table: Any = kept
-        for key in path:
-            table = table.get(key) if isinstance(table, dict) else None
-        if not isinstance(table, dict) or last not in table:
-            continue
-        value = table.pop(last)
-        if value != default:
-            raise ConfigError(
-                f"{where}.{dotted} is {value!r}, a setting that was removed.",
-                f"Use strop 0.1.0, or its default {default!r}.",
-            )
-        warnings.warn(
-            f"{where}.{dotted} was removed; its value {value!r} was the default and is ignored.",
-            stacklevel=2,
-        )
-    return kept
 
 
 def override(config: Config, assignments: Mapping[str, Any]) -> Config:

@@ -9,8 +9,8 @@ import pytest
 from strop.config import to_dict
 from strop.curriculum import scaled
 from strop.errors import ConfigError
+from strop.legacy import PRESET_SETTINGS
 from strop.training.preset import (
-    RETIRED,
     TrainingConfig,
     learning_rate,
     load_preset,
@@ -162,7 +162,7 @@ def test_retired_settings_are_dropped_at_their_defaults_and_refused_otherwise(tm
             load_preset(str(old))
 
 
-@pytest.mark.parametrize(("key", "default"), RETIRED.items())
+@pytest.mark.parametrize(("key", "default"), PRESET_SETTINGS.items())
 def test_each_retired_setting_of_a_file_is_named(key, default, tmp_path):
     old, (table, name) = tmp_path / "old.toml", key.split(".")
     for value, refused in ((default, False), ("other", True)):

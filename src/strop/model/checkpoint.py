@@ -13,11 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop.model.card as card
-from strop.config import drop_retired, flatten, from_dict, to_dict
+from strop.config import flatten, from_dict, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean, expect, parsing
 from strop.files import PathLike, at_home, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
+from strop.legacy import MODEL_SETTINGS, drop_retired
 from strop.listing import expand
 from strop.model.model_engine import make_engine
 from strop.model.teacher import BUNDLED
@@ -33,9 +34,6 @@ MODEL_TYPE = "strop"
 IMAGE_PROCESSOR = "StropImageProcessor"
 DISTILLED = "distilled.json"
 """What the folder of a distilled teacher holds beside its weights."""
-
-RETIRED = {"interpreter.joint": False}
-"""Settings that older folders hold, with the default that each had; see `drop_retired`."""
 
 OPTIONAL = {"decoder", "quantizer.centred", "length_head.kind", "length_head.quality"}
 """Settings that a folder may lack: it was written before they existed, or they change no program.
@@ -246,7 +244,7 @@ def _model_config(folder: Path, values: dict[str, Any]) -> TokenizerConfig:
     stated = values.get("model", {})
     try:
         if isinstance(stated, dict):
-            stated = drop_retired(stated, RETIRED, "model")
+            stated = drop_retired(stated, MODEL_SETTINGS, "model")
         config = from_dict(TokenizerConfig, stated, "model")
     except ConfigError as error:
         raise FormatError(

@@ -25,7 +25,8 @@ from strop.errors import (
     parsing,
 )
 from strop.files import PathLike
-from strop.identity import Identity, TensorDigests, legacy_fingerprints, of_tokenizer
+from strop.identity import Identity, KnownIdentity
+from strop.legacy import fingerprints
 from strop.model.decoder import Decoder
 from strop.model.encoding import Encoding, check_finite
 from strop.model.generator import Generator
@@ -81,7 +82,7 @@ class Tokenizer(nn.Module):
         self._precision: Precision | None = None
         self.engine = ModelEngine()
         self._teacher_digest = teacher_digest
-        self._digests = TensorDigests()
+        self._known = KnownIdentity()
         shape = {"locations": config.grid**2, "length": config.max_length}
         width = config.teacher.width
         self.generator = Generator(config.generator, field_width=width, **shape)
@@ -156,7 +157,7 @@ class Tokenizer(nn.Module):
     @property
     def identity(self) -> Identity:
         """Digests of everything that determines codes, fields, lengths and pictures."""
-        return of_tokenizer(self.config, self, self.teacher_digest, self._digests)
+        return self._known.of(self.config, self, self.teacher_digest)
 
     # The three verbs.
 
@@ -538,7 +539,7 @@ class Tokenizer(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Set training mode. A training step may move weights in ways that no digest sees, nor an
         engine."""
-        self._digests.clear()
+        self._known.clear()
         if mode:
             self.engine = ModelEngine()
         return super().train(mode)
@@ -561,7 +562,7 @@ class Tokenizer(nn.Module):
                 "A tokenizer keeps its weights in float32: a rounded codebook gives other codes.",
                 'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',
             )
-        self._digests.clear()
+        self._known.clear()
         self.engine = ModelEngine()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.__dict__["_teacher"] is not None:
@@ -606,11 +607,11 @@ class Tokenizer(nn.Module):
         )
 
     def _known_identity(self) -> Identity:
-        return of_tokenizer(self.config, self, self.known_teacher_digest, self._digests)
+        return self._known.of(self.config, self, self.known_teacher_digest)
 
     def wrote(self, model: str) -> bool:
         """Whether programs that carry `model` are of this model. It never loads the teacher."""
-        return self._known_identity().wrote(model) or model in legacy_fingerprints(
+        return self._known_identity().wrote(model) or model in fingerprints(
             self.config, self.quantizer.codebook
         )
 

@@ -12,26 +12,11 @@ from typing import Any, Literal
 from strop import config as configs
 from strop.curriculum import IN_STEPS, CurriculumConfig
 from strop.errors import ConfigError, did_you_mean, expect, parsing
+from strop.legacy import PRESET_SETTINGS, drop_retired
 from strop.model.tokenizer import TokenizerConfig
 from strop.objective import ObjectiveConfig
 
 FOLDER = Path(__file__).parents[1] / "presets"
-
-RETIRED = {
-    "curriculum.enabled": True,
-    "curriculum.bias_steps": None,
-    "curriculum.fixed_length": None,
-    "curriculum.oracle_maximum": None,
-    "curriculum.oracle": "error",
-    "curriculum.oracle_contrast": 1.0,
-    "curriculum.oracle_zoom": 4,
-    "curriculum.oracle_tolerance": 0.05,
-    "curriculum.price_per": "token",
-    "curriculum.price_rate": 0.02,
-    "curriculum.rate_knots": 10,
-    "objective.distillation_weight": 0.0,
-}
-"""Removed settings of older presets and runs, and their defaults; see `drop_retired`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +117,7 @@ class Preset:
 
 def preset_from_dict(values: Mapping[str, Any], where: str = "preset") -> Preset:
     """A preset from the tables of a file, a run or a checkpoint; `where` names it in errors."""
-    return configs.from_dict(Preset, configs.drop_retired(values, RETIRED, where), where)
+    return configs.from_dict(Preset, drop_retired(values, PRESET_SETTINGS, where), where)
 
 
 def preset_names() -> list[str]:
