@@ -29,17 +29,12 @@ from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
 from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
+from strop.training.fields import compiled_teacher, teacher_field
 from strop.training.forward import StepConfig, step_values
-from strop.training.loaders import (
-    CachedFieldLoader,
-    FieldLoader,
-    Loaded,
-    compiled_teacher,
-    online_field,
-)
 from strop.training.preset import Preset, TrainingConfig, load_preset, parse_assignments
+from strop.training.run_data import CachedFieldLoader, FieldLoader, Loaded
 from strop.training.step import Stepper
-from strop.training.views import draw_versions
+from strop.training.views import draw_versions, version_images
 
 console = Console()
 
@@ -219,7 +214,7 @@ class ResidentImages(FieldLoader):
 
     def field_of(self, loaded: Loaded) -> torch.Tensor:
         rows, drawn = loaded
-        return online_field(self.teacher, self.pixels[rows], drawn, self.training)
+        return teacher_field(self.teacher, version_images(self.pixels[rows], drawn, self.training))
 
 
 def make_loader(preset: Preset, setting: Setting, where: torch.device) -> FieldLoader:

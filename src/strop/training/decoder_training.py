@@ -24,7 +24,7 @@ from strop.progress import Progress, no_progress
 from strop.random import seeded
 from strop.training import draws
 from strop.training.fit import fit
-from strop.training.loaders import check_images, split
+from strop.training.run_data import check_images, split
 
 RESIDENT_BYTES = 4 << 30
 """Size of the uint8 images that are kept in memory; larger datasets are read in every epoch."""

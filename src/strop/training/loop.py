@@ -193,9 +193,9 @@ def train(
             "teacher weights": run_data.teacher_digest,
             "init": "none" if source is None else of_tensors(source.state_dict())[:DIGITS],
         }
-        widths = run_data.config.decoder.widths if run_data.config.decoder else None
-        model = run_data.config if tokenizer else replace(run_data.config, decoder=None)
-        preset = replace(preset, model=model, training=run_data.training)
+        preset, decoder = run_data.preset, run_data.preset.model.decoder
+        if tokenizer is None:
+            preset = replace(preset, model=replace(preset.model, decoder=None))
         if checkpoint is not None:
             _check_same(checkpoint, preset, facts)
         torch.manual_seed(preset.training.seed)
@@ -215,8 +215,8 @@ def train(
         if folder is not None and workers.first:
             write_json(folder / "run.json", "run", 1, to_dict(preset))
         about: dict[str, Any] = {"name": preset.name, "preset": preset.name}
-        if widths is not None and tokenizer.decoder is None:  # for `train_decoder`
-            about[ABOUT_WIDTHS] = list(widths)
+        if decoder is not None and tokenizer.decoder is None:  # for `train_decoder`
+            about[ABOUT_WIDTHS] = list(decoder.widths)
         tokenizer.about = about
         loop = _Loop(run, run_data, facts, callbacks, report, stop, seconds)
         # A codebook that was never updated has counts of one.

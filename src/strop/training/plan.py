@@ -18,10 +18,10 @@ from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
 from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
+from strop.training.fields import FieldComputer
 from strop.training.forward import StepConfig, step_values
-from strop.training.loaders import split
 from strop.training.preset import Preset
-from strop.training.run_data import FieldComputer, check_held_out, fitting
+from strop.training.run_data import check_held_out, fitting, split
 from strop.training.step import Stepper
 
 PAPER_HOURS = {

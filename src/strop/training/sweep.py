@@ -18,10 +18,10 @@ from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.progress import Progress, no_progress
 from strop.training import distributed
-from strop.training.loaders import split
 from strop.training.loop import train
 from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
+from strop.training.run_data import split
 
 
 def sweep(
