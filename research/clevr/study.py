@@ -36,9 +36,9 @@ from strop.model.tokenizer import Tokenizer
 from strop.pool import cores
 from strop.program import Program
 from strop.statistics import bootstrap, pearson, ranks
-from strop.training.callbacks import Callback, Metrics, TrainingRun
+from strop.training.callbacks import Callback, Metrics
 from strop.training.fields import compute_fields
-from strop.training.loop import train
+from strop.training.loop import TrainingRun, train
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.run_data import data_name
 
