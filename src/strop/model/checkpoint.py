@@ -31,7 +31,6 @@ INDEX = "model.safetensors.index.json"
 PREPROCESSOR = "preprocessor_config.json"
 MODEL_TYPE = "strop"
 """What `transformers.AutoModel` finds a model's class by; see `strop.auto`."""
-IMAGE_PROCESSOR = "StropImageProcessor"
 DISTILLED = "distilled.json"
 """What the folder of a distilled teacher holds beside its weights."""
 
@@ -46,9 +45,7 @@ def load(
     name: PathLike,
     *,
     device: str | torch.device | None = None,
-    device_map: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
-    torch_dtype: torch.dtype | str | None = None,
     engine: str = "torch",
     verify: bool = True,
     revision: str | None = None,
@@ -64,18 +61,9 @@ def load(
     verify  compare the weights with the digest in `config.json`
     dtype   sets `precision`: weights stay float32 and products are computed in it
 
-    As in transformers, `device_map` is one device, or "auto", and `torch_dtype` is `dtype`. The
-    other options are those of `huggingface_hub.snapshot_download`.
+    The other options are those of `huggingface_hub.snapshot_download`.
     """
-    if None not in (dtype, torch_dtype) or None not in (device, device_map):
-        raise ConfigError(
-            "A device or a dtype was given under two names.",
-            "Give `device` or `device_map`, and `dtype` or `torch_dtype`.",
-        )
-    precision = precision_of(torch_dtype if dtype is None else dtype)
-    if isinstance(device_map, dict):
-        raise ModelError("device_map is a dict.", "A tokenizer is on one device: name that.")
-    device = device or (None if device_map == "auto" else device_map)
+    precision = precision_of(dtype)
     chosen = choose_device("cpu" if device is None and engine != "torch" else device)
     folder = find_folder(
         name,
@@ -194,7 +182,7 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
         "about": tokenizer.about,
     }
     processor = {
-        "image_processor_type": IMAGE_PROCESSOR,
+        "image_processor_type": "StropImageProcessor",  # of `strop.auto`
         "size": tokenizer.config.image_size,
         "fit": tokenizer.config.fit,
     }

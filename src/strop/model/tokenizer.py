@@ -511,11 +511,21 @@ class Tokenizer(nn.Module):
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: PathLike,
+        *,
+        device_map: str | torch.device | None = None,
+        torch_dtype: torch.dtype | str | None = None,
         **options: Any,
     ) -> Tokenizer:
-        """`strop.load`, which has the `options`, under the name that transformers uses."""
+        """`strop.load`, which has the `options`, by the names that transformers uses.
+
+        `device_map` is one device, or "auto", and `torch_dtype` is `dtype`.
+        """
         from strop.model.checkpoint import load
 
+        if device_map not in (None, "auto"):
+            options["device"] = device_map
+        if torch_dtype is not None:
+            options["dtype"] = torch_dtype
         return load(pretrained_model_name_or_path, **options)
 
     # Internals.
