@@ -27,7 +27,6 @@ from strop.model.tokenizer import Tokenizer, TokenizerConfig, precision_of
 FORMAT = 1
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 PREPROCESSOR = "preprocessor_config.json"
 MODEL_TYPE = "strop"
 """What `transformers.AutoModel` finds a model's class by; see `strop.auto`."""
@@ -198,7 +197,7 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
             readme.write_text(card.render(tokenizer), encoding="utf-8")
             save_file(tensors, weights, metadata={"format": "pt"})
         new.replace(folder / WEIGHTS)
-        for old in (*folder.glob(".weights-*"), folder / INDEX, *folder.glob(_SHARDS)):
+        for old in folder.glob(".weights-*"):
             old.unlink(missing_ok=True)
 
 
@@ -257,37 +256,23 @@ def _read_weights(folder: Path, digest: str, verify: bool) -> dict[str, Tensor]:
     """The tensors that have this digest. Without one, those that the folder has."""
     if digest:  # these are there if a save was cut short, or is about to end
         with suppress(FormatError):
-            tensors = _read_files(folder, [_name_until_committed(digest)])
+            tensors = _read_file(folder / _name_until_committed(digest))
             if not verify or of_tensors(tensors) == digest:
                 return tensors
-    found = [name for name in (WEIGHTS, INDEX) if (folder / name).is_file()]
-    if not found:
-        raise FormatError(f"{folder} lacks {WEIGHTS}.", _DAMAGED)
-    for name in found if digest else found[-1:]:
-        tensors = _read_files(folder, _shards(folder) if name == INDEX else [name])
-        if not (digest and verify) or of_tensors(tensors) == digest:
-            return tensors
-    raise FormatError(
-        f"The weights in {folder} are not those that {CONFIG} names: their digest differs.",
-        f"{_DAMAGED} To load them all the same, give verify=False.",
-    )
-
-
-def _shards(folder: Path) -> list[str]:
-    """The names of the files that an index names."""
-    with parsing(FormatError, f"{folder / INDEX} is not an index of shards", _DAMAGED):
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return sorted({str(Path(shard).name) for shard in index["weight_map"].values()})
-
-
-def _read_files(folder: Path, files: list[str]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name in files:
-        if not (folder / name).is_file():
-            raise FormatError(f"{folder} lacks {name}.", _DAMAGED)
-        with parsing(FormatError, f"{folder / name} cannot be read", _DAMAGED):
-            tensors |= load_file(folder / name)
+    tensors = _read_file(folder / WEIGHTS)
+    if digest and verify and of_tensors(tensors) != digest:
+        raise FormatError(
+            f"The weights in {folder} are not those that {CONFIG} names: their digest differs.",
+            f"{_DAMAGED} To load them all the same, give verify=False.",
+        )
     return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FormatError(f"{path.parent} lacks {path.name}.", _DAMAGED)
+    with parsing(FormatError, f"{path} cannot be read", _DAMAGED):
+        return load_file(path)
 
 
 def _check_weights(config: TokenizerConfig, tensors: dict[str, Tensor], folder: Path) -> None:
@@ -324,6 +309,5 @@ def _name_until_committed(digest: str) -> str:
     return f".weights-{digest[:16]}.safetensors"
 
 
-_SHARDS = "model-*-of-*.safetensors"
 _DAMAGED = "The folder is damaged or incomplete; copy or download it again."
 _MISMATCH = "Its config.json belongs to other weights; copy the folder as a whole."

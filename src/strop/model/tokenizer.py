@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
 import torch
@@ -456,26 +455,14 @@ class Tokenizer(nn.Module):
         save_directory: PathLike,
         *,
         dtype: torch.dtype | str = torch.float32,
-        push_to_hub: bool = False,
-        repo_id: str | None = None,
-        **push: Any,
     ) -> None:
         """Write `config.json`, `model.safetensors` and a model card into a folder.
 
-        Parameters are written as `dtype`: float32, float16 or bfloat16, or such a name. With
-        `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name; `push`
-        goes to `push_to_hub`.
+        Parameters are written as `dtype`: float32, float16 or bfloat16, or such a name.
         """
         from strop.model.checkpoint import save_folder
 
-        if push and not push_to_hub:
-            raise ConfigError(
-                f"save_pretrained does not know {', '.join(push)}.",
-                "Give push_to_hub=True to upload, or leave it out.",
-            )
         save_folder(self, save_directory, _DTYPES[precision_of(dtype) or "fp32"])
-        if push_to_hub:
-            self.push_to_hub(repo_id or Path(save_directory).name, **push)
 
     def push_to_hub(
         self,
