@@ -68,9 +68,9 @@ class LengthHead(nn.Module):
 class FixedLength(nn.Module):
     """In the head's place where nothing is learned: every image has the same length."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, config: LengthHeadConfig, *, field_width: int, length: int) -> None:
         super().__init__()
-        self.length = length
+        self.length = length if config.fixed is None else config.fixed
 
     def forward(self, field: Tensor) -> Tensor:
         """Field `(B, S, d_enc)` to lengths `(B,)`, all alike."""

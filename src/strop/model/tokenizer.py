@@ -52,6 +52,12 @@ Precision = Literal["fp32", "fp16", "bf16"]
 
 Result = TypeVar("Result")
 
+LENGTH_HEADS: dict[str, type[LengthHead | RateHead | FixedLength]] = {
+    "paper": LengthHead,
+    "rate": RateHead,
+    "fixed": FixedLength,
+}
+
 
 class Tokenizer(nn.Module):
     """Teacher, generator, quantizer, length head, interpreter and an optional decoder.
@@ -88,7 +94,9 @@ class Tokenizer(nn.Module):
         self.quantizer = Quantizer(
             config.quantizer, width=config.generator.width, length=config.max_length
         )
-        self.length_head = _length_head(config)
+        self.length_head = LENGTH_HEADS[config.length_head.kind](
+            config.length_head, field_width=width, length=config.max_length
+        )
         self.interpreter = Interpreter(
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
         )
@@ -614,7 +622,15 @@ class Tokenizer(nn.Module):
 
     def _readable(self, program: Program) -> tuple[Program, Tensor]:
         """A program that this model can read, on its device, and its active tokens `(B, L)`."""
-        self._check_program(program)
+        remedy = "Give what `encode` returns, or make a `Program` of the codes."
+        expect(program, Program, "a program", ProgramError, remedy)
+        program.check_fits(self.config.quantizer.codes, self.config.max_length)
+        if program.model and not self.wrote(program.model):
+            raise ProgramError(
+                f"The program was written by model {program.model}, this is "
+                f"{self._known_identity().codes}.",
+                "Interpret it with the model that wrote it, or encode the image again.",
+            )
         program = program.as_batch().to(self.device)
         return program, program.active[:, : int(program.lengths.max())]
 
@@ -628,30 +644,11 @@ class Tokenizer(nn.Module):
                 f"Give (B, {expected[0]}, {expected[1]}), as `interpret` returns it.",
             )
 
-    def _check_program(self, program: Program) -> None:
-        remedy = "Give what `encode` returns, or make a `Program` of the codes."
-        expect(program, Program, "a program", ProgramError, remedy)
-        program.check_fits(self.config.quantizer.codes, self.config.max_length)
-        if program.model and not self.wrote(program.model):
-            raise ProgramError(
-                f"The program was written by model {program.model}, this is "
-                f"{self._known_identity().codes}.",
-                "Interpret it with the model that wrote it, or encode the image again.",
-            )
-
 
 def check_tokenizer(value: object) -> None:
     """Refuse what is not a model, such as the name of one."""
     if not hasattr(value, "interpret"):  # what stands for a model has its methods
         expect(value, Tokenizer, "a loaded model", ModelError, "Load it with `strop.load`.")
-
-
-def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength:
-    shape = {"field_width": config.teacher.width, "length": config.max_length}
-    if config.length_head.fixed is not None:
-        return FixedLength(config.length_head.fixed)
-    kind = RateHead if config.length_head.kind == "rate" else LengthHead
-    return kind(config.length_head, **shape)
 
 
 _PRECISIONS: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
