@@ -1,11 +1,9 @@
-"""What version 0.1.0 wrote and this version reads: settings that are gone, and fingerprints."""
+"""What models and programs of version 0.1.0 hold that this version does not write."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,53 +12,15 @@ from torch import Tensor
 from strop.config import to_dict
 from strop.errors import ConfigError
 
-MODEL_SETTINGS = {"interpreter.joint": False}
-"""Settings of models that were removed, with the default that each had; see `drop_retired`."""
 
-PRESET_SETTINGS = {
-    "curriculum.enabled": True,
-    "curriculum.bias_steps": None,
-    "curriculum.fixed_length": None,
-    "curriculum.oracle_maximum": None,
-    "curriculum.oracle": "error",
-    "curriculum.oracle_contrast": 1.0,
-    "curriculum.oracle_zoom": 4,
-    "curriculum.oracle_tolerance": 0.05,
-    "curriculum.price_per": "token",
-    "curriculum.price_rate": 0.02,
-    "curriculum.rate_knots": 10,
-    "objective.distillation_weight": 0.0,
-}
-"""The same of presets and runs."""
-
-
-def drop_retired(
-    values: Mapping[str, Any], retired: Mapping[str, Any], where: str
-) -> dict[str, Any]:
-    """`values` without the settings that this version no longer has.
-
-    retired  maps dotted keys to the default that each had
-    A key that has its old default is dropped with a warning; any other value is refused, because
-    nothing does any more what it asks for.
-    """
-    kept = copy.deepcopy(dict(values))
-    for dotted, default in retired.items():
-        *path, last = dotted.split(".")
-        table: Any = kept
-        for key in path:
-            table = table.get(key) if isinstance(table, dict) else None
-        if not isinstance(table, dict) or last not in table:
-            continue
-        value = table.pop(last)
-        if value != default:
-            raise ConfigError(
-                f"{where}.{dotted} is {value!r}, a setting that was removed.",
-                f"Use strop 0.1.0, or its default {default!r}.",
-            )
-        warnings.warn(
-            f"{where}.{dotted} was removed; its value {value!r} was the default and is ignored.",
-            stacklevel=2,
-        )
+def model_settings(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a model without `interpreter.joint`, which nothing does any more."""
+    kept = dict(stated)
+    if isinstance(part := kept.get("interpreter"), dict):
+        kept["interpreter"] = {key: value for key, value in part.items() if key != "joint"}
+        if part.get("joint", False) is not False:
+            problem = f"model.interpreter.joint is {part['joint']!r}, a setting that was removed."
+            raise ConfigError(problem, "Use strop 0.1.0.")
     return kept
 
 

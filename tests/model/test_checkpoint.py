@@ -115,7 +115,6 @@ def test_half_precision_leaves_the_codebook_exact(tokenizer, tmp_path):
     assert loaded.identity.codes != tokenizer.identity.codes  # rounding can change a code
 
 
-@pytest.mark.filterwarnings("ignore:model.interpreter.joint was removed")
 def test_a_folder_of_0_1_0_is_read(folder, tokenizer):
     as_0_1_0(folder)
     loaded = load_folder(folder)
@@ -126,10 +125,9 @@ def test_a_folder_of_0_1_0_is_read(folder, tokenizer):
     assert loaded.identity == tokenizer.identity
 
 
-def test_a_setting_that_was_removed_is_dropped_with_a_warning(folder, tokenizer):
+def test_a_setting_that_was_removed_is_dropped(folder, tokenizer):
     as_0_1_0(folder)
-    with pytest.warns(UserWarning, match=r"model.interpreter.joint was removed; its value False"):
-        assert load_folder(folder).config == tokenizer.config
+    assert load_folder(folder).config == tokenizer.config
 
 
 @pytest.mark.parametrize(
@@ -476,7 +474,6 @@ class Faults:
         self.at, self.count = at, 0
 
 
-@pytest.mark.filterwarnings("ignore:model.interpreter.joint was removed")
 @pytest.mark.parametrize(
     "prepare",
     [

@@ -18,7 +18,7 @@ from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean, expect, parsing
 from strop.files import PathLike, at_home, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
-from strop.legacy import MODEL_SETTINGS, drop_retired
+from strop.legacy import model_settings
 from strop.listing import expand
 from strop.model.model_engine import make_engine
 from strop.model.teacher import BUNDLED
@@ -231,7 +231,7 @@ def _model_config(folder: Path, values: dict[str, Any]) -> TokenizerConfig:
     stated = values.get("model", {})
     try:
         if isinstance(stated, dict):
-            stated = drop_retired(stated, MODEL_SETTINGS, "model")
+            stated = model_settings(stated)
         config = from_dict(TokenizerConfig, stated, "model")
     except ConfigError as error:
         raise FormatError(

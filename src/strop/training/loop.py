@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from strop.collectives import summed
-from strop.config import flatten, to_dict
+from strop.config import flatten, from_dict, to_dict
 from strop.data.record import Dataset
 from strop.device import choose_device, describe_machine, to_device
 from strop.errors import ConfigError, TrainingError
@@ -42,7 +42,7 @@ from strop.training.decoder_training import ABOUT_WIDTHS
 from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
 from strop.training.lengths import calibrate, measure
 from strop.training.plots import plot_run
-from strop.training.preset import Preset, load_preset, preset_from_dict
+from strop.training.preset import Preset, load_preset
 from strop.training.run_checkpoint import (
     Checkpoint,
     check_same,
@@ -528,7 +528,7 @@ def _device(device: str | torch.device | None) -> torch.device:
 
 def _stored_preset(checkpoint: Checkpoint) -> Preset:
     # As a `Preset`, so that settings added since the run have their defaults.
-    return preset_from_dict(checkpoint.about["preset"], "checkpoint")
+    return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
 
 
 def _check_same(checkpoint: Checkpoint, preset: Preset, now: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from strop import config as configs
 from strop.curriculum import IN_STEPS, CurriculumConfig
 from strop.errors import ConfigError, did_you_mean, expect, parsing
-from strop.legacy import PRESET_SETTINGS, drop_retired
 from strop.model.tokenizer import TokenizerConfig
 from strop.objective import ObjectiveConfig
 
@@ -115,11 +114,6 @@ class Preset:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
-def preset_from_dict(values: Mapping[str, Any], where: str = "preset") -> Preset:
-    """A preset from the tables of a file, a run or a checkpoint; `where` names it in errors."""
-    return configs.from_dict(Preset, drop_retired(values, PRESET_SETTINGS, where), where)
-
-
 def preset_names() -> list[str]:
     """The names of all bundled presets."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
@@ -132,7 +126,8 @@ def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     types are checked after the tables are merged.
     """
     expect(name, str | Path, "a preset", ConfigError, "Give a name or a .toml file.")
-    preset = preset_from_dict({**_tables(str(name), ()), "name": Path(name).stem})
+    values = {**_tables(str(name), ()), "name": Path(name).stem}
+    preset = configs.from_dict(Preset, values, "preset")
     expect(overrides, Mapping | None, "a table of settings", ConfigError, "Give {KEY: VALUE}.")
     return configs.override(preset, overrides) if overrides else preset
 

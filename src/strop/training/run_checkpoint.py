@@ -156,13 +156,10 @@ def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
 @torch.no_grad()
 def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     """Restore the state of a checkpoint."""
-    tensors, counted = checkpoint.tensors, int(checkpoint.about["counted"])
+    tensors = checkpoint.tensors
     # Tensors are copied in place, because a CUDA graph may refer to them.
     for name, kept in state_of(stepper).items():
         if name.startswith("rng."):
-            continue
-        if name == "totals" and name in tensors and tensors[name].shape != kept.shape:
-            counted = 0  # an older run logged other metrics: the next line covers fewer steps
             continue
         if name not in tensors or tensors[name].shape != kept.shape:
             raise TrainingError(
@@ -173,7 +170,7 @@ def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     torch.set_rng_state(tensors["rng.cpu"])
     if stepper.device.type == "cuda" and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"], stepper.device)
-    stepper.counted = counted
+    stepper.counted = int(checkpoint.about["counted"])
 
 
 def state_of(stepper: Stepper) -> dict[str, Tensor]:
