@@ -147,11 +147,11 @@ def train(
     if resume and folder is None:
         raise ConfigError("There is no run to resume.", "Name its folder with out=.")
     chosen = _device(device)
+    workers = distributed.join(chosen)
     # The caller's random generators keep their state; the run has its own.
     devices = [chosen] if chosen.type == "cuda" else []
     with (
         torch.random.fork_rng(devices=devices),
-        distributed.joined(chosen) as workers,
         distributed.only_writer(folder),
         shown(progress, quiet=LOGGER.isEnabledFor(logging.INFO)) as report,
         sound_attention(*attended(preset.model)),
