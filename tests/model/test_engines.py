@@ -20,8 +20,7 @@ import strop
 from strop.errors import ModelError
 from strop.model.length_head import LengthHeadConfig
 from strop.model.model_engine import ENGINES, ModelEngine, make_engine
-from strop.model.onnx_engines import OnnxEngine, OpenVinoEngine
-from strop.model.onnx_export import export_onnx
+from strop.model.onnx import OnnxEngine, OpenVinoEngine, export_onnx
 from strop.model.rate_head import RateHead
 from strop.model.teacher import Teacher, TeacherConfig
 from strop.model.tokenizer import Tokenizer
