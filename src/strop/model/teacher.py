@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -237,7 +236,11 @@ def _random_vit(name: str) -> ViT:
 def _read_vit(folder: Path) -> ViT:
     """The model in a folder of `transformers`, whose weights may be in several files."""
     index = folder / "model.safetensors.index.json"
-    with _loading(folder):
+    remedy = (
+        "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT. If it has them, "
+    )
+    remedy += "fetch it again."
+    with parsing(TeacherError, f"The folder {folder} does not hold a model", remedy):
         values = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         family = values.get("model_type")
         if "auto_map" in values:
@@ -260,14 +263,7 @@ def _read_vit(folder: Path) -> ViT:
 
 def teacher_folder(name: str) -> Path:
     """The folder of a teacher that has one, fetched if it is a hub id."""
-    source = HUB_IDS.get(name, name)
-    if name == "tiny":
-        source = str(BUNDLED / "tiny")
-        if not _bundled():
-            raise TeacherError(
-                "The teacher 'tiny' is not part of this installation.",
-                "Use dinov3-s, a local folder, or random:tiny for its shape alone.",
-            )
+    source = str(BUNDLED / "tiny") if name == "tiny" else HUB_IDS.get(name, name)
     folder = expand(source)
     if not folder.is_dir():
         if source.startswith((".", "/", "~")) or source.count("/") > 1:
@@ -277,7 +273,7 @@ def teacher_folder(name: str) -> Path:
         if "/" not in source:
             raise TeacherError(
                 f"Unknown teacher {name!r}.",
-                f"Choose one of {', '.join([*_bundled(), *HUB_IDS])}, a hub id such as "
+                f"Choose one of tiny, {', '.join(HUB_IDS)}, a hub id such as "
                 "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
             )
         folder = _fetch(source)
@@ -297,32 +293,16 @@ def _fetch(source: str) -> Path:
             raise TeacherError(
                 f"The weights of {source} are gated.",
                 f"Accept the licence at https://huggingface.co/{source} and run `hf auth login`; "
-                f"or use an ungated teacher: {', '.join([*_bundled(), 'facebook/dinov2-small'])}, "
-                "or a folder of your own.",
+                "or use an ungated teacher: tiny, facebook/dinov2-small, or a folder of your own.",
             ) from error
         raise TeacherError(
             f"The teacher {source} is not in the local cache and could not be fetched "
             f"({str(error).splitlines()[0]}).",
-            "Check the name and the network; offline, give "
-            f"{' or '.join(['a folder that holds the model', *_bundled()])}.",
+            "Check the name and the network; offline, give a folder that holds the model or tiny.",
         ) from error
 
 
 _FILES = ["config.json", "preprocessor_config.json", "model*.safetensors*"]
-
-
-def _bundled() -> list[str]:
-    """The teachers that came with this installation."""
-    return ["tiny"] if (BUNDLED / "tiny" / "config.json").is_file() else []
-
-
-def _loading(folder: Path) -> AbstractContextManager[None]:
-    return parsing(
-        TeacherError,
-        f"The folder {folder} does not hold a model that transformers can load",
-        "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT. If it has them, "
-        "fetch it again.",
-    )
 
 
 def _vit_teacher(vit: ViT, folder: Path | None) -> Teacher:

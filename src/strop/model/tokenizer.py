@@ -478,11 +478,12 @@ class Tokenizer(nn.Module):
         *,
         private: bool | None = None,
         token: str | bool | None = None,
-        revision: str | None = None,
-        commit_message: str = "Upload a strop model",
-        create_pr: bool = False,
+        **options: Any,
     ) -> str:
-        """Upload the model to the hub; returns the address of the commit."""
+        """Upload the model to the hub; returns the address of the commit.
+
+        `options` are those of `HfApi.upload_folder`, such as `revision` and `commit_message`.
+        """
         from tempfile import TemporaryDirectory
 
         from huggingface_hub import HfApi
@@ -493,13 +494,7 @@ class Tokenizer(nn.Module):
             remedy = "Check the name, such as a/b, your token (`hf auth login`) and the network."
             with parsing(ModelError, f"{repo_id!r} cannot be uploaded to the hub", remedy):
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-                commit = api.upload_folder(
-                    repo_id=repo_id,
-                    folder_path=folder,
-                    revision=revision,
-                    commit_message=commit_message,
-                    create_pr=create_pr,
-                )
+                commit = api.upload_folder(repo_id=repo_id, folder_path=folder, **options)
         return str(commit)
 
     @classmethod
