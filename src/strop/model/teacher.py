@@ -236,11 +236,8 @@ def _random_vit(name: str) -> ViT:
 def _read_vit(folder: Path) -> ViT:
     """The model in a folder of `transformers`, whose weights may be in several files."""
     index = folder / "model.safetensors.index.json"
-    remedy = (
-        "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT. If it has them, "
-    )
-    remedy += "fetch it again."
-    with parsing(TeacherError, f"The folder {folder} does not hold a model", remedy):
+    remedy = "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT. "
+    with parsing(TeacherError, f"{folder} does not hold a model", remedy + _REFETCH):
         values = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         family = values.get("model_type")
         if "auto_map" in values:
@@ -256,7 +253,7 @@ def _read_vit(folder: Path) -> ViT:
     if vit is None:
         raise TeacherError(
             f"The weights in {folder} are not those of a {family} that its config.json describes.",
-            f"{_REFETCH} Use timm:NAME if it differs from the standard models of its family.",
+            f"{_REFETCH} If it is not a standard model of its family, use timm:NAME.",
         )
     return vit
 
@@ -337,7 +334,7 @@ def preprocessing(
     return mean, std
 
 
-_REFETCH = "It is damaged or not a transformers model; fetch it again."
+_REFETCH = "Fetch it again if it is damaged."
 _OTHERS = f"Use a model of the families {', '.join(FAMILIES)}, or timm:NAME."
 
 
