@@ -120,7 +120,7 @@ def test_a_folder_of_0_1_0_is_read(folder, tokenizer):
     loaded = load_folder(folder)
     assert same_state(loaded, tokenizer)
     assert loaded.config == tokenizer.config
-    assert loaded.known_teacher_digest == ""
+    assert loaded.teacher_digest == ""
     loaded._adopt(tokenizer.teacher)
     assert loaded.identity == tokenizer.identity
 

@@ -22,7 +22,7 @@ from strop.legacy import model_settings
 from strop.listing import expand
 from strop.model.model_engine import make_engine
 from strop.model.teacher import BUNDLED
-from strop.model.tokenizer import Tokenizer, TokenizerConfig, precision_of
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -62,7 +62,6 @@ def load(
 
     The other options are those of `huggingface_hub.snapshot_download`.
     """
-    precision = precision_of(dtype)
     chosen = choose_device("cpu" if device is None and engine != "torch" else device)
     folder = find_folder(
         name,
@@ -73,7 +72,7 @@ def load(
         force_download=force_download,
     )
     tokenizer = load_folder(folder, verify=verify).to(chosen)
-    tokenizer.precision = precision
+    tokenizer.precision = dtype
     tokenizer.engine = make_engine(engine, tokenizer)
     return tokenizer
 
@@ -177,7 +176,7 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
         "model_type": MODEL_TYPE,
         "model": to_dict(tokenizer.config),
         "weights_digest": (weights_digest := of_tensors(tensors)),
-        "teacher_digest": tokenizer.known_teacher_digest,
+        "teacher_digest": tokenizer.teacher_digest,
         "about": tokenizer.about,
     }
     processor = {

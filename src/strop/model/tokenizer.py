@@ -112,11 +112,8 @@ class Tokenizer(nn.Module):
         return self._precision
 
     @precision.setter
-    def precision(self, precision: Precision | None) -> None:
-        known = get_args(Precision)
-        if precision is not None and precision not in known:
-            raise ModelError(f"precision is {precision!r}.", f"Set one of {', '.join(known)}.")
-        self._precision = precision
+    def precision(self, precision: torch.dtype | str | None) -> None:
+        self._precision = precision_of(precision)
 
     @property
     def device(self) -> torch.device:
@@ -152,19 +149,14 @@ class Tokenizer(nn.Module):
 
     @property
     def teacher_digest(self) -> str:
-        """The digest of the teacher. A model that does not know it loads the teacher."""
-        return self._teacher_digest or self.teacher.digest
-
-    @property
-    def known_teacher_digest(self) -> str:
-        """Like `teacher_digest`, but empty if only loading the teacher would tell it."""
+        """The digest of the teacher; empty if only loading the teacher would tell it."""
         teacher = self.__dict__["_teacher"]
         return self._teacher_digest or ("" if teacher is None else teacher.digest)
 
     @property
     def identity(self) -> Identity:
         """Digests of everything that determines codes, fields, lengths and pictures."""
-        return self._known.of(self.config, self, self.teacher_digest)
+        return self._known.of(self.config, self, self.teacher_digest or self.teacher.digest)
 
     # The three verbs.
 
@@ -607,7 +599,7 @@ class Tokenizer(nn.Module):
         )
 
     def _known_identity(self) -> Identity:
-        return self._known.of(self.config, self, self.known_teacher_digest)
+        return self._known.of(self.config, self, self.teacher_digest)
 
     def wrote(self, model: str) -> bool:
         """Whether programs that carry `model` are of this model. It never loads the teacher."""
@@ -658,5 +650,5 @@ def precision_of(dtype: torch.dtype | str | None) -> Precision | None:
     name = str(getattr(torch, name, name)).removeprefix("torch.")  # "half" is float16
     known = _PRECISIONS | {each: each for each in get_args(Precision)}
     if name not in {"None", "auto", *known}:
-        raise ConfigError(f"dtype is {dtype!r}.", f"Give one of {', '.join(_PRECISIONS)}.")
+        raise ConfigError(f"dtype is {dtype!r}.", f"Give one of {', '.join(known)}.")
     return known.get(name)
