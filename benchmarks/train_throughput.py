@@ -134,7 +134,7 @@ def measure_preset(
     batch = preset.training.batch
     torch.manual_seed(0)
     tokenizer = Tokenizer(preset.model).to(where).train()
-    config = StepConfig.of(preset, tokenizer)
+    config = StepConfig(preset)
     loader = make_loader(preset, setting, where)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats()

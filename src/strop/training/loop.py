@@ -206,7 +206,7 @@ def train(
             tokenizer.about[ABOUT_WIDTHS] = list(decoder.widths)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())
-        config = StepConfig.of(preset, tokenizer, workers, extra_loss)
+        config = StepConfig(preset, workers, extra_loss)
         stepper = Stepper(tokenizer, run_data.loader.field_of, config, device=chosen)
         if checkpoint is not None:
             restore(stepper, checkpoint)

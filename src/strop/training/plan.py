@@ -87,7 +87,7 @@ def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str
     preset = replace(preset, training=replace(preset.training, batch=batch))
     model, training = preset.model, preset.training
     tokenizer = Tokenizer(model).to(device)
-    config = StepConfig.of(preset, tokenizer)
+    config = StepConfig(preset)
     shape = (training.batch, model.grid**2, model.teacher.width)
     loaded = (torch.randn(shape, device=device, dtype=torch.bfloat16),)
     stepper = Stepper(tokenizer, lambda loaded: loaded[0], config, device=device)
