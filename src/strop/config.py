@@ -63,7 +63,8 @@ def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "confi
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ConfigError(f"Unknown key {where}.{key}.", _known_keys(str(key), list(fields)))
+            known = f"{did_you_mean(str(key), fields)}Known keys: {', '.join(fields)}."
+            raise ConfigError(f"Unknown key {where}.{key}.", known)
     missing = [
         name
         for name, field in fields.items()
@@ -127,10 +128,6 @@ def override(config: Config, assignments: Mapping[str, Any]) -> Config:
             raise ConfigError(f"Unknown key {dotted}.", _nearest_key(dotted, values))
         table[last] = value
     return from_dict(type(config), values)
-
-
-def _known_keys(key: str, known: list[str]) -> str:
-    return f"{did_you_mean(key, known)}Known keys: {', '.join(known)}."
 
 
 def _nearest_key(dotted: str, values: Mapping[str, Any]) -> str:

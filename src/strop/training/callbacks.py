@@ -162,18 +162,3 @@ LOGS: dict[str, Callable[[Path], Callback]] = {
     "wandb": WeightsAndBiases,
 }
 """Callbacks by the name that `strop train --log` takes, for the folder of a run."""
-
-
-class LogLines(Callback):
-    """Logs metrics with `logging`, at level INFO of the logger `strop.training`."""
-
-    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Log the step, the loss and the speed."""
-        steps = run.preset.training.steps
-        speed = metrics["images_per_second"]
-        LOGGER.info("step %d/%d loss %.4f %.0f img/s", run.step, steps, metrics["loss"], speed)
-
-    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Log R² and mean length."""
-        r2, length = metrics["r2_centred"], metrics["length_mean"]
-        LOGGER.info("step %d held-out R² centred %.4f mean length %.1f", run.step, r2, length)

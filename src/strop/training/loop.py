@@ -33,7 +33,6 @@ from strop.training.attention import attended, sound_attention
 from strop.training.callbacks import (
     LOGGER,
     Callback,
-    LogLines,
     Metrics,
     MetricsFile,
     read_metrics,
@@ -221,7 +220,7 @@ def train(
             checkpoint,
             data=run_data,
             facts=facts,
-            callbacks=(*callbacks, LogLines()) if workers.first else (),
+            callbacks=callbacks if workers.first else (),
             progress=report,
             stop=stop,
         )
@@ -346,12 +345,13 @@ class TrainingRun:
             / max(self._last_log[0] - begun, 1e-9),
         }
         self._call("on_log", metrics)
-        text = f"training: phase {metrics['phase']:.0f}  loss {metrics['loss']:.3f}"
+        loss, speed = metrics["loss"], metrics["images_per_second"]
+        LOGGER.info("step %d/%d loss %.4f %.0f img/s", step, training.steps, loss, speed)
+        text = f"training: phase {metrics['phase']:.0f}  loss {loss:.3f}"
         if self._metrics:
             text += f"  R² {self._metrics['r2_centred']:.3f}"
             text += f"  length {self._metrics['length_mean']:.1f}"
-        text += f"  {metrics['images_per_second']:,.0f} img/s"
-        self._progress(text, step, training.steps)
+        self._progress(f"{text}  {speed:,.0f} img/s", step, training.steps)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self._callbacks:
@@ -378,6 +378,9 @@ class TrainingRun:
         with self.stepper.averaged_weights():
             self._metrics = validate(tokenizer, self._data.held_out)
         tokenizer.train()
+        if self._workers.first:
+            r2, length = self._metrics["r2_centred"], self._metrics["length_mean"]
+            LOGGER.info("step %d held-out R² centred %.4f mean length %.1f", self.step, r2, length)
         self._call("on_validation", self._metrics)
 
     def _checkpoint(self) -> None:
@@ -499,9 +502,9 @@ def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
     # Codes only fit the tokens they were learned from, so the quantizer is copied as a whole.
     if any(name.startswith("quantizer.") for name in (target.keys() | given.keys()) - fits):
         fits -= {name for name in fits if name.startswith("quantizer.")}
+    sizes = {name: list(value.shape) for name, value in given.items()}
     unfit = [
-        f"{name} {list(value.shape)}"
-        + (f", given as {list(given[name].shape)}" if name in given else ", not given")
+        f"{name} {list(value.shape)}, given as {sizes.get(name)}"
         for name, value in target.items()
         if name not in fits
     ]
