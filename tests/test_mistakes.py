@@ -203,10 +203,6 @@ MISTAKES = {
         lambda m: m.tok(torch.zeros(1, 3, 16, 16, dtype=torch.uint8)),
         r"\(1, 3, 16, 16\)\. Give uint8 from 0 to 255, \(B, 3, \d+, \d+\)",
     ),
-    "a path of its own size": (
-        lambda m: m.tok.field("a.png", resize=False),
-        "The model was called with str",
-    ),
     "a program as images": (lambda m: m.tok.encode(m.program), "A Program is not an image"),
     "a table": (
         lambda m: m.tok.encode(pandas.DataFrame({"path": ["0.png"]})),

@@ -331,13 +331,8 @@ class Tokenizer(nn.Module):
         return torch.cat([self._compute(self.engine.decode, part) for part in parts])
 
     @torch.no_grad()
-    def field(self, images: Images, *, batch: int = 32, resize: bool = True) -> Tensor:
-        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
-
-        With `resize=False`, a uint8 batch `(B, 3, H, W)` keeps its size, which determines S.
-        """
-        if not resize:
-            return self.teacher_field(check_pixels(images).to(self.device))
+    def field(self, images: Images, *, batch: int = 32) -> Tensor:
+        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
         batches = self._batches(images, batch)
         return torch.cat([self._compute(self.engine.field, part) for part in batches])
 
@@ -401,7 +396,10 @@ class Tokenizer(nn.Module):
         )
 
     def teacher_field(self, images: Tensor) -> Tensor:
-        """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`: the tensors of `field`."""
+        """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`: the tensors of `field`.
+
+        They keep their size, which determines S.
+        """
         return self._scaled_field(images) / self.config.teacher.scale
 
     def interpret_codes(self, codes: Tensor, active: Tensor) -> Tensor:

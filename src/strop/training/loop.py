@@ -504,7 +504,7 @@ def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
         fits -= {name for name in fits if name.startswith("quantizer.")}
     sizes = {name: list(value.shape) for name, value in given.items()}
     unfit = [
-        f"{name} {list(value.shape)}, given as {sizes.get(name)}"
+        f"{name} {list(value.shape)}, given as {sizes.get(name, 'nothing')}"
         for name, value in target.items()
         if name not in fits
     ]
