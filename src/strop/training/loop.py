@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -547,25 +548,16 @@ def _check_same(checkpoint: Checkpoint, preset: Preset, now: Mapping[str, Any]) 
     )
 
 
-class _Stop:
+class _Stop(ExitStack):
     """Records SIGTERM and SIGINT from `listen` on, so that the loop can stop between two steps."""
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Stop:
-        return self
+    requested = False
 
     def listen(self) -> None:
         """Record signals from now on."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._note)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+                self.callback(signal.signal, number, signal.signal(number, self._note))
 
     def _note(self, number: int, frame: object) -> None:
         if self.requested and number == signal.SIGINT:
