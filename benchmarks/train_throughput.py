@@ -23,13 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from common import alone, device, preparing, save_rows
-from strop.device import to_device
+from strop.device import sound_attention, to_device
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
-from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
-from strop.training.fields import compiled_teacher, teacher_field
+from strop.training.field_cache import compiled_teacher, teacher_field
 from strop.training.forward import StepConfig, step_values
 from strop.training.preset import Preset, TrainingConfig, load_preset, parse_assignments
 from strop.training.run_data import CachedFieldLoader, FieldLoader, Loaded
@@ -119,7 +118,7 @@ def measure(
         },
     )
     preset = replace(preset, model=replace(preset.model, decoder=None))
-    with sound_attention(*attended(preset.model)):  # as in a real run
+    with sound_attention():  # as in a real run
         return measure_preset(preset, name, setting, arguments, where)
 
 

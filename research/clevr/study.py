@@ -37,7 +37,7 @@ from strop.pool import cores
 from strop.program import Program
 from strop.statistics import bootstrap, pearson, ranks
 from strop.training.callbacks import Callback, Metrics
-from strop.training.fields import compute_fields
+from strop.training.field_cache import compute_fields
 from strop.training.loop import TrainingRun, train
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.run_data import data_name

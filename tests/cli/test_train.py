@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from strop.cli import train as commands
 from strop.errors import ConfigError, DataError, StropError, TeacherError, TrainingError
 from strop.training.distributed import Workers
-from strop.training.fields import open_fields
+from strop.training.field_cache import open_fields
 
 app = typer.Typer()
 app.command()(commands.train)

@@ -23,10 +23,10 @@ from strop.errors import FormatError, TeacherError, TrainingError
 from strop.identity import of_dataset
 from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig, load_teacher
-from strop.training import fields as fields_module
+from strop.training import field_cache
 from strop.training.distributed import Workers
 from strop.training.draws import Order, versions
-from strop.training.fields import (
+from strop.training.field_cache import (
     cache_fields,
     compute_fields,
     open_fields,
@@ -191,7 +191,7 @@ def test_a_full_disk_leaves_no_half_cache(tmp_path, monkeypatch):
     with pytest.raises(TrainingError, match="No space left"):
         write_fields(tmp_path / "c.safetensors", fails(), origin(), images=8)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(fields_module, "_HEADER", 64)
+    monkeypatch.setattr(field_cache, "_HEADER", 64)
     with pytest.raises(TrainingError, match="too long"):
         cached(tmp_path / "c.safetensors", data="x" * 100)
 
@@ -344,7 +344,7 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
     preset = tiny_preset(model=picture_config(), steps=2, batch=4, held_out=1)
     result = train(preset, f"folder:{folder}", cache=path)
     assert result.tokenizer.teacher_digest == open_fields(path).origin["teacher_digest"] != ""
-    loaded = fields_module.load_teacher
+    loaded = field_cache.load_teacher
 
     def other(name):
         teacher = loaded(name)
@@ -353,7 +353,7 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
         return teacher
 
     with monkeypatch.context() as changed:
-        changed.setattr(fields_module, "load_teacher", other)
+        changed.setattr(field_cache, "load_teacher", other)
         with pytest.raises(TrainingError, match=r"teacher_digest was \w+, now \w+"):
             train(preset, f"folder:{folder}", cache=path)
 
@@ -361,7 +361,7 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
         raise TeacherError("The weights are gated.", "Accept the licence.")
 
     with monkeypatch.context() as changed:  # a cache is of use where the weights are not
-        changed.setattr(fields_module, "load_teacher", absent)
+        changed.setattr(field_cache, "load_teacher", absent)
         assert train(preset, f"folder:{folder}", cache=path).finished
     (folder / "03.png").write_bytes((folder / "04.png").read_bytes())
     with pytest.raises(TrainingError, match=r"data_digest was \w+, now \w+"):

@@ -38,7 +38,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import LOGS, Callback
 from strop.training.decoder_training import train_decoder as fit_decoder
 from strop.training.distributed import this_process
-from strop.training.fields import cache_fields
+from strop.training.field_cache import cache_fields
 from strop.training.lengths import LENGTHS
 from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training

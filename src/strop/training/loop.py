@@ -21,7 +21,7 @@ from torch import Tensor
 from strop.collectives import summed
 from strop.config import flatten, from_dict, to_dict
 from strop.data.record import Dataset
-from strop.device import choose_device, describe_machine, to_device
+from strop.device import choose_device, describe_machine, sound_attention, to_device
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.identity import DIGITS, of_tensors
@@ -30,7 +30,6 @@ from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.progress import Progress, no_progress, shown
 from strop.training import distributed
-from strop.training.attention import attended, sound_attention
 from strop.training.callbacks import (
     LOGGER,
     Callback,
@@ -154,7 +153,7 @@ def train(
         torch.random.fork_rng(devices=devices),
         distributed.only_writer(folder),
         shown(progress, quiet=LOGGER.isEnabledFor(logging.INFO)) as report,
-        sound_attention(*attended(preset.model)),
+        sound_attention(),
         _Stop() as stop,
     ):
         if preset.training.batch % workers.world:

@@ -14,12 +14,12 @@ import torch
 from strop.curriculum import scaled
 from strop.data.spec import open_dataset
 from strop.data.subset import Subset
+from strop.device import sound_attention
 from strop.model.teacher import describe_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
-from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
-from strop.training.fields import FieldComputer
+from strop.training.field_cache import FieldComputer
 from strop.training.forward import StepConfig, step_values
 from strop.training.preset import Preset
 from strop.training.run_data import check_held_out, fitting, split
@@ -105,7 +105,7 @@ def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str
             torch.cuda.synchronize(device)
         return (time.perf_counter() - started) / count
 
-    with sound_attention(*attended(model)):  # as in the run itself
+    with sound_attention():  # as in the run itself
         stepper.initialise_codebook(loaded)
         started = time.perf_counter()
         stepper.warm_up(loaded, step_values(config, 0).to(device))

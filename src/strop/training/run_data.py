@@ -28,7 +28,7 @@ from strop.progress import Progress, no_progress
 from strop.training import distributed
 from strop.training.distributed import Workers
 from strop.training.draws import Order, generator, versions
-from strop.training.fields import FieldComputer, compiled_teacher, open_fields, teacher_field
+from strop.training.field_cache import FieldComputer, compiled_teacher, open_fields, teacher_field
 from strop.training.preset import Preset, TrainingConfig
 from strop.training.views import draw_versions, version_images
 
