@@ -21,7 +21,7 @@ from strop.identity import of_tensors
 from strop.legacy import model_settings
 from strop.listing import expand
 from strop.model.model_engine import make_engine
-from strop.model.teacher import BUNDLED
+from strop.model.teacher import BUNDLED, hub_folder
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 
 FORMAT = 1
@@ -109,18 +109,7 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
             f"{did_you_mean(text, models)}Give a bundled name, a folder that holds config.json, or "
             "a hub id such as a/b. A preset has to be trained first (`strop train`).",
         )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return Path(snapshot_download(text, allow_patterns=["*.json", "*.safetensors"], **hub))
-    except (OSError, ValueError, HFValidationError) as error:
-        # The hub's errors are all one or the other: no network, no such repository, no access.
-        raise ModelError(
-            f"The model {text} is neither a folder here nor could it be fetched "
-            f"({str(error).splitlines()[0]}).",
-            f"Check the name and the network; offline, give a folder ({known}).",
-        ) from error
+    return hub_folder(text, "model", f"a folder ({known})", ModelError, **hub)
 
 
 def read_config(folder: PathLike) -> tuple[TokenizerConfig, dict[str, Any]]:

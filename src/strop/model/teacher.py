@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from strop.errors import ImageError, TeacherError, parsing
+from strop.errors import ImageError, StropError, TeacherError, parsing
 from strop.identity import of_teacher
 from strop.listing import expand
 from strop.model.vit import ViT, build_vit, parse_config
@@ -273,33 +273,36 @@ def teacher_folder(name: str) -> Path:
                 f"Choose one of tiny, {', '.join(HUB_IDS)}, a hub id such as "
                 "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
             )
-        folder = _fetch(source)
+        others = "a folder, or an ungated teacher: tiny, facebook/dinov2-small"
+        folder = hub_folder(source, "teacher", others, TeacherError)
     return folder
 
 
-def _fetch(source: str) -> Path:
-    """The folder of a hub model, downloaded or from the cache."""
+def hub_folder(name: str, what: str, others: str, error: type[StropError], **options: Any) -> Path:
+    """The folder of a repository on the hub, downloaded or from the cache.
+
+    what, others  in errors: what is fetched, and what can be given in its place
+    options       of `huggingface_hub.snapshot_download`
+    """
     import huggingface_hub
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+    from huggingface_hub.errors import GatedRepoError
 
+    patterns = ["*.json", "*.safetensors"]
     try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=_FILES))
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        causes = [error, error.__cause__, error.__context__]
-        if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(error):
-            raise TeacherError(
-                f"The weights of {source} are gated.",
-                f"Accept the licence at https://huggingface.co/{source} and run `hf auth login`; "
-                "or use an ungated teacher: tiny, facebook/dinov2-small, or a folder of your own.",
-            ) from error
-        raise TeacherError(
-            f"The teacher {source} is not in the local cache and could not be fetched "
-            f"({str(error).splitlines()[0]}).",
-            "Check the name and the network; offline, give a folder that holds the model or tiny.",
-        ) from error
-
-
-_FILES = ["config.json", "preprocessor_config.json", "model*.safetensors*"]
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, **options))
+    except (OSError, ValueError) as failure:  # no network, no such repository, no access
+        causes = [failure, failure.__cause__, failure.__context__]
+        if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(failure):
+            raise error(
+                f"The weights of {name} are gated.",
+                f"Accept the licence at https://huggingface.co/{name} and run `hf auth login`; or "
+                f"give {others}.",
+            ) from failure
+        raise error(
+            f"The {what} {name} is not in the local cache and could not be fetched "
+            f"({str(failure).splitlines()[0]}).",
+            f"Check the name and the network; offline, give {others}.",
+        ) from failure
 
 
 def _vit_teacher(vit: ViT, folder: Path | None) -> Teacher:
