@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from strop.errors import ModelError, ProgramError, parsing
 from strop.model.encoding import Encoding
 from strop.model.interpreter import prefix_mask
-from strop.model.length_head import whole_lengths
-from strop.model.rate_head import CONFIDENCE, RateHead, check_confidence
+from strop.model.length_head import CONFIDENCE, RateHead, check_confidence, whole_lengths
 from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import Program, check_range
 

@@ -27,8 +27,8 @@ from strop.files import PathLike, atomic_path, exclusive, write_json, write_text
 from strop.identity import digest
 from strop.model.encoding import Encoding
 from strop.model.interpreter import prefix_mask
+from strop.model.length_head import RateHead
 from strop.model.model_engine import ModelEngine
-from strop.model.rate_head import RateHead
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, bicubic
 from strop.model.tokenizer import Tokenizer
 from strop.optional import require

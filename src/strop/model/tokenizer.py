@@ -31,7 +31,15 @@ from strop.model.encoding import Encoding, check_finite
 from strop.model.generator import Generator
 from strop.model.inputs import Images, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter
-from strop.model.length_head import FixedLength, LengthHead, whole_lengths
+from strop.model.length_head import (
+    CONFIDENCE,
+    FixedLength,
+    LengthHead,
+    RateCurve,
+    RateHead,
+    check_confidence,
+    whole_lengths,
+)
 from strop.model.length_rule import (
     LengthRule,
     expected_quality,
@@ -41,7 +49,6 @@ from strop.model.length_rule import (
 )
 from strop.model.model_engine import ModelEngine
 from strop.model.quantizer import Quantizer
-from strop.model.rate_head import CONFIDENCE, RateCurve, RateHead, check_confidence
 from strop.model.teacher import Teacher, check_pixels, load_teacher
 from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import Program

@@ -26,7 +26,7 @@ from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.identity import DIGITS, of_tensors
 from strop.model.checkpoint import load
-from strop.model.rate_head import RateHead
+from strop.model.length_head import RateHead
 from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.progress import Progress, no_progress, shown
 from strop.training import distributed
