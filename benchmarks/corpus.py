@@ -72,7 +72,7 @@ def teacher_fields(data: Sequence[str], tokenizer: strop.Tokenizer, cache: Path)
 
     They are kept in the folder `cache`, because several measurements use them.
     """
-    path = cache / f"{digest(list(data), tokenizer.teacher_digest)}.safetensors"
+    path = cache / f"{digest(list(data), tokenizer.teacher.digest)}.safetensors"
     if not path.is_file():
         corpus, job = _reader(tokenizer, data)
         parts = []
@@ -701,7 +701,7 @@ def rate(arguments: Arguments) -> None:
         {
             "images": len(held),
             "fitted": arguments.fit,
-            "teacher": tokenizer.teacher_digest,
+            "teacher": tokenizer.teacher.digest,
             "programs": rows,
             "curves": curves,
         },
@@ -714,7 +714,7 @@ def _other_codes(
     """Names of other codes of the fields, and their [bytes, R²]. No model changes them."""
     earlier = RESULTS / "corpus" / "rate.json"
     found = read_json(earlier, "benchmark", 1) if earlier.is_file() else {}
-    now = {"images": len(held), "fitted": arguments.fit, "teacher": tokenizer.teacher_digest}
+    now = {"images": len(held), "fitted": arguments.fit, "teacher": tokenizer.teacher.digest}
     if {key: found.get(key) for key in now} == now:
         yield from found["curves"].items()
         return

@@ -24,8 +24,8 @@ from sklearn.datasets import load_sample_images
 
 from common import in_processes, save
 from strop.model.checkpoint import load
-from strop.model.inputs import file_batches
 from strop.model.length_rule import LengthRule
+from strop.squares import read_squares, reading_workers
 
 
 def main() -> None:
@@ -107,8 +107,8 @@ def run_half(half: str, folder: Path, model: str, engine: str) -> None:
     stored = folder / "squares.npy"
     if half == "read":
         files = sorted(map(str, (folder / "images").iterdir()))
-        batches = file_batches(files, size=256, fit="squash", batch=32, device=torch.device("cpu"))
-        np.save(stored, torch.cat([squares for _, squares in batches]).numpy())
+        read = read_squares(files, 256, workers=reading_workers(len(files)), ahead=96)
+        np.save(stored, torch.stack([square for _, square in read]).numpy())
         return
     tokenizer = load(model, engine=engine)
     squares = torch.from_numpy(np.load(stored, mmap_mode="c"))

@@ -23,23 +23,17 @@ from rich.console import Console
 from rich.table import Table
 
 from common import alone, device, preparing, save_rows
-from strop.device import to_device
+from strop.device import sound_attention, to_device
 from strop.model.teacher import load_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
-from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
+from strop.training.field_cache import compiled_teacher, teacher_field
 from strop.training.forward import StepConfig, step_values
-from strop.training.loaders import (
-    CachedFieldLoader,
-    FieldLoader,
-    Loaded,
-    compiled_teacher,
-    online_field,
-)
 from strop.training.preset import Preset, TrainingConfig, load_preset, parse_assignments
+from strop.training.run_data import CachedFieldLoader, FieldLoader, Loaded
 from strop.training.step import Stepper
-from strop.training.views import draw_versions
+from strop.training.views import draw_versions, version_images
 
 console = Console()
 
@@ -124,7 +118,7 @@ def measure(
         },
     )
     preset = replace(preset, model=replace(preset.model, decoder=None))
-    with sound_attention(*attended(preset.model)):  # as in a real run
+    with sound_attention():  # as in a real run
         return measure_preset(preset, name, setting, arguments, where)
 
 
@@ -139,7 +133,7 @@ def measure_preset(
     batch = preset.training.batch
     torch.manual_seed(0)
     tokenizer = Tokenizer(preset.model).to(where).train()
-    config = StepConfig.of(preset, tokenizer)
+    config = StepConfig(preset)
     loader = make_loader(preset, setting, where)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -219,7 +213,7 @@ class ResidentImages(FieldLoader):
 
     def field_of(self, loaded: Loaded) -> torch.Tensor:
         rows, drawn = loaded
-        return online_field(self.teacher, self.pixels[rows], drawn, self.training)
+        return teacher_field(self.teacher, version_images(self.pixels[rows], drawn, self.training))
 
 
 def make_loader(preset: Preset, setting: Setting, where: torch.device) -> FieldLoader:

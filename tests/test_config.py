@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.config import drop_retired, flatten, from_dict, override, to_dict
+from strop.config import flatten, from_dict, override, to_dict
 from strop.errors import ConfigError
 
 NUMBERS = st.integers(1 - 2**63, 2**63 - 1)
@@ -143,27 +143,3 @@ def test_flat_keys_are_those_that_override_takes():
     assert flat["inner.depth"] == 5
     assert flat["inner.widths"] == [1, 2]
     assert override(Outer(name="b"), flat) == config
-
-
-RETIRED = {"a.old": 3, "gone": None}
-
-
-def test_retired_settings_are_dropped_with_a_warning():
-    values = {"a": {"old": 3, "new": 1}, "b": 2}
-    with pytest.warns(UserWarning, match=r"model.a.old was removed; its value 3 was the default"):
-        assert drop_retired(values, RETIRED, "model") == {"a": {"new": 1}, "b": 2}
-    assert values["a"] == {"old": 3, "new": 1}
-
-
-@pytest.mark.parametrize("values", [{"a": {"old": 4}}, {"gone": 1}, {"a": {"old": None}}])
-def test_retired_settings_of_another_value_are_refused(values):
-    with pytest.raises(
-        ConfigError, match=r"model\.(a\.old|gone) is .*, a setting that was removed"
-    ):
-        drop_retired(values, RETIRED, "model")
-
-
-@pytest.mark.parametrize("values", [{}, {"a": 3}, {"a": None}, {"a": {"new": 1}}])
-def test_without_retired_settings_nothing_is_dropped(values, recwarn):
-    assert drop_retired(values, RETIRED, "model") == values
-    assert not recwarn

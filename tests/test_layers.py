@@ -32,7 +32,7 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
         "recorded",
         "collectives",
     },
-    {"images", "metrics", "figures", "statistics", "identity", "parquet", "scenes"},
+    {"images", "metrics", "figures", "statistics", "identity", "legacy", "parquet", "scenes"},
     {"program", "squares", "listing", "agreement"},
     {"model", "parts"},
     {"curriculum", "data"},

@@ -36,10 +36,11 @@ from strop.model.tokenizer import Tokenizer
 from strop.pool import cores
 from strop.program import Program
 from strop.statistics import bootstrap, pearson, ranks
-from strop.training.callbacks import Callback, Metrics, TrainingRun
-from strop.training.loop import train
+from strop.training.callbacks import Callback, Metrics
+from strop.training.field_cache import compute_fields
+from strop.training.loop import TrainingRun, train
 from strop.training.preset import Preset, load_preset, parse_assignments
-from strop.training.run_data import compute_fields, data_name
+from strop.training.run_data import data_name
 
 # Minutes instead of the paper's day: larger batches at a higher learning rate, averaged weights,
 # and probes on a quarter of the batch, which estimate the same slopes.

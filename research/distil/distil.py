@@ -40,8 +40,8 @@ from strop.random import seeded
 from strop.recorded import Recorded, materialise
 from strop.training import draws
 from strop.training.callbacks import MetricsFile
+from strop.training.field_cache import compiled_teacher
 from strop.training.forward import averaging_share
-from strop.training.loaders import compiled_teacher
 from strop.training.run_checkpoint import (
     Checkpoint,
     check_same,

@@ -17,7 +17,7 @@ from strop.errors import TrainingError
 from strop.images import Fit
 from strop.progress import Progress
 from strop.training import draws
-from strop.training.loaders import split
+from strop.training.run_data import split
 from strop.training.views import NUMBERS, random_views
 
 

@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from strop.errors import TeacherError
+from strop.errors import TeacherError, parsing
 from strop.model.teacher import (
     IMAGENET,
     PIXELS_PER_LOCATION,
     Teacher,
     load_teacher,
     preprocessing,
-    pretrained_backbone,
+    teacher_folder,
 )
 
 CONVOLUTIONAL = ("convnext", "convnextv2", "mobilenet_v1", "mobilenet_v2", "regnet", "resnet")
@@ -38,21 +38,53 @@ def load_network(name: str) -> Teacher:
     weights = folder / "model.safetensors"
     if weights.is_file() and not (folder / "config.json").exists():
         return _convolutional(_torchvision_mobilenet(weights), *IMAGENET)
-    if _family(name) in CONVOLUTIONAL:
-        backbone, found = pretrained_backbone(name)
-        return _convolutional(backbone, *preprocessing(found, *IMAGENET))
-    # Inheritance reads the layers of `transformers`.
-    return load_teacher(name, compact=False)
+    if name.startswith(("timm:", "random:")):
+        return load_teacher(name)
+    found = teacher_folder(name)
+    if _family(found) in CONVOLUTIONAL:
+        return _convolutional(_backbone(found), *preprocessing(found, *IMAGENET))
+    # The forward of `load_teacher` has no layers by the names of `transformers`, which inheritance
+    # reads. Loading it also refuses what is no teacher.
+    return transformer(_backbone(found), load_teacher(name))
 
 
-def _family(name: str) -> str | None:
-    """The `model_type` of a folder or hub id; None if it has none."""
-    if "/" not in name and not Path(name).is_dir():
-        return None
+def transformer(backbone: Any, teacher: Teacher) -> Teacher:
+    """`teacher`, computed by the module of `transformers` with the same weights."""
+    prefix = 1 + getattr(backbone.config, "num_register_tokens", 0)
+    # A plain ViT accepts only its own image size unless positions are interpolated.
+    options = {"interpolate_pos_encoding": True} if backbone.config.model_type == "vit" else {}
+
+    def patch_tokens(model: nn.Module, pixels: Tensor) -> Tensor:
+        tokens: Tensor = model(pixel_values=pixels, **options).last_hidden_state
+        return tokens[:, prefix:]
+
+    return Teacher(
+        backbone,
+        patch_tokens,
+        patch=teacher.patch,
+        width=teacher.width,
+        mean=tuple(teacher.mean.flatten().tolist()),
+        std=tuple(teacher.std.flatten().tolist()),
+    )
+
+
+def _backbone(folder: Path) -> nn.Module:
+    import transformers
+
+    problem = f"transformers cannot load {folder}"
+    with parsing(TeacherError, problem, "Fetch the model again, or give another."):
+        backbone: nn.Module = transformers.AutoModel.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+        )
+    return backbone
+
+
+def _family(folder: Path) -> str | None:
+    """The `model_type` of a folder; None if it has none."""
     import transformers
 
     try:
-        family: str = transformers.AutoConfig.from_pretrained(name).model_type
+        family: str = transformers.AutoConfig.from_pretrained(folder).model_type
     except (OSError, ValueError, KeyError):  # `load_teacher` reports the error
         return None
     return family

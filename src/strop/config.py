@@ -6,7 +6,6 @@ import dataclasses
 import operator
 import types
 import typing
-import warnings
 from collections.abc import Mapping, Set
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -64,7 +63,8 @@ def from_dict(kind: type[Config], values: Mapping[str, Any], where: str = "confi
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ConfigError(f"Unknown key {where}.{key}.", _known_keys(str(key), list(fields)))
+            known = f"{did_you_mean(str(key), fields)}Known keys: {', '.join(fields)}."
+            raise ConfigError(f"Unknown key {where}.{key}.", known)
     missing = [
         name
         for name, field in fields.items()
@@ -116,38 +116,6 @@ def in_range(
     return number
 
 
-def drop_retired(
-    values: Mapping[str, Any], retired: Mapping[str, Any], where: str
-) -> dict[str, Any]:
-    """`values` without the settings that this version no longer has.
-
-    retired  maps dotted keys to the default that each had
-    A key that has its old default is dropped with a warning; any other value is refused, because
-    nothing does any more what it asks for.
-    """
-    kept = {
-        key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()
-    }
-    for dotted, default in retired.items():
-        *path, last = dotted.split(".")
-        table: Any = kept
-        for key in path:
-            table = table.get(key) if isinstance(table, dict) else None
-        if not isinstance(table, dict) or last not in table:
-            continue
-        value = table.pop(last)
-        if value != default:
-            raise ConfigError(
-                f"{where}.{dotted} is {value!r}, a setting that was removed.",
-                f"Use strop 0.1.0, or its default {default!r}.",
-            )
-        warnings.warn(
-            f"{where}.{dotted} was removed; its value {value!r} was the default and is ignored.",
-            stacklevel=2,
-        )
-    return kept
-
-
 def override(config: Config, assignments: Mapping[str, Any]) -> Config:
     """A copy of `config` with dotted keys replaced: `{"generator.depth": 4}`."""
     values = to_dict(config)
@@ -160,10 +128,6 @@ def override(config: Config, assignments: Mapping[str, Any]) -> Config:
             raise ConfigError(f"Unknown key {dotted}.", _nearest_key(dotted, values))
         table[last] = value
     return from_dict(type(config), values)
-
-
-def _known_keys(key: str, known: list[str]) -> str:
-    return f"{did_you_mean(key, known)}Known keys: {', '.join(known)}."
 
 
 def _nearest_key(dotted: str, values: Mapping[str, Any]) -> str:

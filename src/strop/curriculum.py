@@ -11,7 +11,7 @@
 `active_lengths`, `observe` and `trains_length_head` are these phases; the formulas follow them.
 `strop.training.forward` calls them in every step.
 
-A model whose head predicts the rate curve (`strop.model.rate_head`) needs no oracle: it stays in
+A model whose head predicts the rate curve (`strop.model.length_head`) needs no oracle: it stays in
 phase 1 and learns from the errors at its random lengths. `handoff_ceiling` may still give it a
 share of deployed lengths. A model of one fixed length needs no curriculum: its length is deployed
 from the first step on.

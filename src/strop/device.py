@@ -64,6 +64,22 @@ def exact_products() -> Iterator[None]:
             part.fp32_precision = kept
 
 
+@contextmanager
+def sound_attention() -> Iterator[None]:
+    """Leave out cuDNN's attention, whose gradients may be NaN (torch 2.11 and later).
+
+    If its last tile of keys is half full, as with the 64 locations of 128 px, the other half is
+    scored 0 instead of masked. Where all scores of a query are far below 0, its gradient overflows,
+    although its output is right (pytorch/pytorch#196678).
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 def fits_on(device: torch.device, nbytes: int) -> bool:
     """Whether `nbytes` may stay on `device`: always on a CPU, within a share of a GPU's memory."""
     if device.type != "cuda":

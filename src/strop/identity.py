@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,133 +74,72 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-class TensorDigests:
-    """Digests of tensors, computed again only for tensors that have changed.
+class KnownIdentity:
+    """Keeps the identity of a model until its config, its teacher or one of its tensors changes.
 
     A change is seen by the tensor's version counter or address. Code that changes tensors behind
     autograd's back, such as a replayed CUDA graph, has to call `clear`.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[weakref.ref[Tensor], tuple[int, int], str]] = {}
+        self.clear()
 
-    def __reduce__(self) -> tuple[type[TensorDigests], tuple[()]]:
-        return (TensorDigests, ())  # a copy belongs to other tensors
+    def __reduce__(self) -> tuple[type[KnownIdentity], tuple[()]]:
+        return (KnownIdentity, ())  # a copy belongs to other tensors
 
     def clear(self) -> None:
-        """Forget all digests."""
-        self._known.clear()
+        """Forget the identity."""
+        self._state: list[Any] = []
+        self._tensors: list[Tensor] = []  # kept, so that no other tensor takes their place
+        self._identity: Identity | None = None
 
-    def of(self, name: str, tensor: Tensor) -> str:
-        """The digest of the tensor that has this name."""
-        if tensor.is_inference():  # has no version counter
-            return of_tensor(tensor)
-        state = (tensor.data_ptr(), tensor._version)
-        reference, known, found = self._known.get(name, (None, None, ""))
-        if reference is None or reference() is not tensor or known != state:
-            found = of_tensor(tensor)
-            self._known[name] = (weakref.ref(tensor), state, found)
-        return found
-
-    def of_module(self, name: str, module: nn.Module | None, without: Iterable[str] = ()) -> str:
-        """The digest of a module's parameters and buffers, except for those in `without`."""
-        if module is None:
-            return ""
-        parameters: list[tuple[str, Tensor]] = []
-        buffers: list[tuple[str, Tensor]] = []
-        _collect(module, "", parameters, buffers)
-        named = parameters + buffers
-        return digest(
-            [(key, self.of(f"{name}.{key}", each)) for key, each in named if key not in without]
-        )
+    def of(self, config: Any, model: nn.Module, teacher: str) -> Identity:
+        """`of_tokenizer` of these arguments."""
+        # `parameters` and `buffers` would take several times as long.
+        parts = [part for each in model.modules() for part in (each._parameters, each._buffers)]
+        tensors = [each for part in parts for each in part.values() if each is not None]
+        if any(each.is_inference() for each in tensors):  # they have no version counter
+            return of_tokenizer(config, model, teacher)
+        state = [config, teacher, *((id(x), x.data_ptr(), x._version) for x in tensors)]
+        if self._identity is None or state != self._state:
+            self._identity = of_tokenizer(config, model, teacher)
+            self._state, self._tensors = state, tensors
+        return self._identity
 
 
-def _collect(
-    module: nn.Module,
-    prefix: str,
-    parameters: list[tuple[str, Tensor]],
-    buffers: list[tuple[str, Tensor]],
-) -> None:
-    """Add what `named_parameters` and `named_buffers` give. These take four times as long, about
-    the time in which a GPU encodes one image."""
-    for kept, found in ((module._parameters, parameters), (module._buffers, buffers)):
-        if kept:
-            found += [(prefix + name, each) for name, each in kept.items() if each is not None]
-    for name, child in module._modules.items():
-        if child is not None:
-            _collect(child, f"{prefix}{name}.", parameters, buffers)
+def of_module(module: nn.Module, without: Iterable[str] = ()) -> str:
+    """The digest of a module's parameters and buffers, except for those in `without`."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return digest([(name, of_tensor(each)) for name, each in named if name not in without])
 
 
-def of_tokenizer(config: Any, model: Any, teacher: str, known: TensorDigests) -> Identity:
+def of_tokenizer(config: Any, model: Any, teacher: str) -> Identity:
     """The identity of a model that has the parts of a tokenizer and a teacher of this digest."""
     look = digest(config.image_size, config.fit, config.teacher.scale)
-    # The EMA state moves the codebook in training and takes no part in choosing a code.
-    quantizer = known.of_module("quantizer", model.quantizer, without=("counts", "sums"))
-    generator = known.of_module("generator", model.generator)
     # Weights do not fix the number of heads, nor whether tokens are centred.
     own = digest(
         look,
         config.max_length,
         config.generator.heads,
         config.quantizer.centred,
-        generator,
-        quantizer,
+        of_module(model.generator),
+        # The EMA state moves the codebook in training and takes no part in choosing a code.
+        of_module(model.quantizer, without=("counts", "sums")),
     )
     fields = digest(
         config.teacher.scale,
         config.interpreter.heads,
-        known.of("quantizer.codebook", model.quantizer.codebook),
-        known.of_module("interpreter", model.interpreter),
+        of_tensor(model.quantizer.codebook),
+        of_module(model.interpreter),
     )
-    lengths = digest(
-        look,
-        teacher,
-        config.max_length,
-        to_dict(config.length_head),
-        known.of_module("length_head", model.length_head),
-    )
+    head = of_module(model.length_head)
+    lengths = digest(look, teacher, config.max_length, to_dict(config.length_head), head)
     pictures = ""
     if model.decoder is not None:
-        decoder = known.of_module("decoder", model.decoder)
-        pictures = digest(config.teacher.scale, config.grid, decoder)
+        pictures = digest(config.teacher.scale, config.grid, of_module(model.decoder))
     return Identity(
         codes=f"{own}{_SEPARATOR}{teacher}", fields=fields, lengths=lengths, pictures=pictures
     )
-
-
-_LEGACY_HEADS = ((1024, 128), ())
-"""Hidden widths of the length heads of 0.1.0: as trained, and as fitted afterwards."""
-
-
-def legacy_fingerprints(config: Any, codebook: Tensor) -> set[str]:
-    """What strop 0.1.0 may have written into programs of a model.
-
-    Its digest included the length head, which may have been replaced since: codes stay the same.
-    """
-    head = config.length_head
-    heads = [
-        head,
-        *(replace(head, kind="paper", fixed=None, hidden=each) for each in _LEGACY_HEADS),
-    ]
-    return {legacy_fingerprint(replace(config, length_head=each), codebook) for each in heads}
-
-
-def legacy_fingerprint(config: Any, codebook: Tensor) -> str:
-    """What strop 0.1.0 wrote into programs: a digest of the config and the codebook alone."""
-    values = to_dict(config)
-    keys = ("image_size", "fit", "max_length", "generator", "quantizer", "interpreter")
-    kept = {key: values[key] for key in keys}
-    if not config.quantizer.centred:
-        del kept["quantizer"]["centred"]
-    kept["interpreter"]["joint"] = False
-    head = config.length_head
-    kept["length_head"] = {"hidden": list(head.widths), "fixed": head.fixed}
-    kept["teacher"] = {"name": "", **{key: values["teacher"][key] for key in ("width", "scale")}}
-    kept["decoder"] = None
-    content = json.dumps(kept, sort_keys=True).encode()
-    return hashlib.sha256(content + codebook.detach().float().cpu().numpy().tobytes()).hexdigest()[
-        :DIGITS
-    ]
 
 
 def of_teacher(backbone: nn.Module, preprocessing: object) -> str:

@@ -18,13 +18,13 @@ from harness import Feed, Target
 from mutations import TEXTS, damaged, damaged_json, damaged_text
 from PIL import Image
 
-from strop.config import override, to_dict
+from strop.config import from_dict, override, to_dict
 from strop.data.spec import KINDS, open_dataset
 from strop.files import read_json, write_json
 from strop.images import formats, read_square
 from strop.listing import find_images
 from strop.program import Program
-from strop.training.preset import FOLDER, load_preset, parse_assignments, preset_from_dict
+from strop.training.preset import FOLDER, Preset, load_preset, parse_assignments
 
 CODES = 64
 
@@ -111,12 +111,12 @@ def presets(folder: Path) -> Feed:
                 path.write_bytes(damaged_text(draw, samples))
                 preset = load_preset(str(path))
             case 1:
-                preset = preset_from_dict(json.loads(damaged_json(draw, text)))
+                preset = from_dict(Preset, json.loads(damaged_json(draw, text)))
             case _:
                 key = draw.choice(keys)
                 value = draw.choice((*TEXTS, "0", "-5", "1e9", "[1, 2]", "'a'"))
-                preset = override(preset_from_dict(whole), parse_assignments([f"{key}={value}"]))
-        assert preset_from_dict(to_dict(preset)) == preset
+                preset = override(from_dict(Preset, whole), parse_assignments([f"{key}={value}"]))
+        assert from_dict(Preset, to_dict(preset)) == preset
         json.dumps(to_dict(preset), allow_nan=False)
         return True
 

@@ -24,8 +24,7 @@ from strop.inspector import gallery as galleries
 from strop.inspector.engine import Engine
 from strop.inspector.messages import ProgramJson
 from strop.metrics import cosine, r2, r2_centred
-from strop.model.length_head import LengthHeadConfig
-from strop.model.rate_head import CONFIDENCE
+from strop.model.length_head import CONFIDENCE, LengthHeadConfig
 from strop.store.encode import encode_corpus
 from strop.store.store import open_store
 

@@ -18,11 +18,9 @@ from torch import nn
 
 import strop
 from strop.errors import ModelError
-from strop.model.length_head import LengthHeadConfig
+from strop.model.length_head import LengthHeadConfig, RateHead
 from strop.model.model_engine import ENGINES, ModelEngine, make_engine
-from strop.model.onnx_engines import OnnxEngine, OpenVinoEngine
-from strop.model.onnx_export import export_onnx
-from strop.model.rate_head import RateHead
+from strop.model.onnx import OnnxEngine, OpenVinoEngine, export_onnx
 from strop.model.teacher import Teacher, TeacherConfig
 from strop.model.tokenizer import Tokenizer
 from strop.model.vit import ViT, parse_config

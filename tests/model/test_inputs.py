@@ -16,7 +16,7 @@ from strop.data import open_dataset
 from strop.data.record import Batch, Record
 from strop.errors import ConfigError, ImageError
 from strop.images import read_square, save_image
-from strop.model.inputs import file_batches
+from strop.model.inputs import square_batches
 
 
 @pytest.fixture(scope="module")
@@ -137,27 +137,16 @@ def test_records_collate(images):
 
 
 def test_files_are_read_by_workers_in_order(tmp_path, images):
-    """Enough files that worker processes read them; one is damaged and one missing."""
+    """Enough files that worker processes read them; one is damaged."""
     paths = [tmp_path / f"{number:02d}.png" for number in range(24)]
     for number, path in enumerate(paths):
         save_image(path, images[number % 6].roll(number, dims=-1))
-    options = {"size": 64, "fit": "squash", "device": torch.device("cpu")}
-    whole = torch.cat([squares for _, squares in file_batches(paths, batch=5, **options)])
+    options = {"size": 64, "fit": "squash", "batch": 5, "device": torch.device("cpu")}
+    whole = torch.cat(list(square_batches(paths, **options)))
     assert torch.equal(whole, torch.stack([read_square(path, 64) for path in paths]))
     paths[7].write_bytes(b"damaged")
-    paths[20].unlink()
-    failed: dict[str, ImageError] = {}
-    names, kept = [], []
-    for part, squares in file_batches(paths, batch=5, failed=failed.__setitem__, **options):
-        assert len(part) == len(squares) <= 5
-        names += part
-        kept.append(squares)
-    good = [number for number in range(24) if number not in (7, 20)]
-    assert names == [str(paths[number]) for number in good]
-    assert torch.equal(torch.cat(kept), whole[good])
-    assert list(failed) == [str(paths[7]), str(paths[20])]
     with pytest.raises(ImageError, match=r"07\.png"):
-        list(file_batches(paths, batch=5, **options))
+        list(square_batches(paths, **options))
 
 
 def test_a_list_of_paths_gives_the_programs_of_its_images(tokenizer, tmp_path, images):

@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 from strop.config import from_dict, to_dict
 from strop.errors import ConfigError, ModelError, ProgramError
 from strop.model.checkpoint import load_folder
-from strop.model.length_head import FixedLength, LengthHead, LengthHeadConfig
-from strop.model.rate_head import CONFIDENCES, QUALITIES, RateHead, pooled
+from strop.model.length_head import (
+    CONFIDENCES,
+    QUALITIES,
+    FixedLength,
+    LengthHead,
+    LengthHeadConfig,
+    RateHead,
+    pooled,
+)
 from strop.model.tokenizer import Tokenizer
 
 K, WIDTH = 12, 6

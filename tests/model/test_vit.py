@@ -13,8 +13,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from strop.model.teacher import BUNDLED, Teacher, load_teacher
-from strop.model.vit import ViT, load_vit
+from strop.errors import TeacherError
+from strop.model.teacher import ARCHITECTURES, BUNDLED, FAMILIES, Teacher, load_teacher
+from strop.model.vit import ViT
+from strop.random import seeded
 
 SIZES = {
     "hidden_size": 24,
@@ -80,9 +82,23 @@ def images(height: int, width: int) -> Tensor:
 
 
 def both(folder: Path) -> tuple[Teacher, Teacher]:
-    compact, theirs = load_teacher(str(folder)), load_teacher(str(folder), compact=False)
+    """The teacher in a folder, and the same with the module of `transformers` as its backbone."""
+    model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32)
+    return of_both(load_teacher(str(folder)), model)
+
+
+def of_both(compact: Teacher, model: torch.nn.Module) -> tuple[Teacher, Teacher]:
     assert isinstance(compact.backbone, ViT)
-    assert not isinstance(theirs.backbone, ViT)
+    prefix = 1 + getattr(model.config, "num_register_tokens", 0)
+    options = {"interpolate_pos_encoding": True} if model.config.model_type == "vit" else {}
+    theirs = Teacher(
+        model,
+        lambda model, pixels: model(pixel_values=pixels, **options).last_hidden_state[:, prefix:],
+        patch=model.config.patch_size,
+        width=model.config.hidden_size,
+        mean=FAMILIES[model.config.model_type][0],
+        std=FAMILIES[model.config.model_type][1],
+    )
     return compact, theirs
 
 
@@ -133,10 +149,19 @@ def test_the_weights_may_be_in_half_precision(tmp_path):
     assert compact.backbone.norm.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["random:tiny", "tiny"])
-def test_known_teachers_are_bit_equal_on_a_cpu(name):
-    fields = [load_teacher(name, compact=compact)(images(64, 96)) for compact in (True, False)]
-    assert torch.equal(*fields)
+def test_known_teachers_are_bit_equal_on_a_cpu():
+    with seeded(0):
+        random = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**ARCHITECTURES["tiny"]))
+    for teachers in (both(BUNDLED / "tiny"), of_both(load_teacher("random:tiny"), random)):
+        assert torch.equal(*(teacher(images(64, 96)) for teacher in teachers))
+
+
+def test_the_weights_may_be_in_several_files(tmp_path):
+    torch.manual_seed(0)
+    MODELS["dinov2"]().save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    compact, theirs = both(tmp_path)
+    torch.testing.assert_close(compact(images(64, 64)), theirs(images(64, 64)))
 
 
 @pytest.mark.parametrize("shape", [(128, 128), (96, 160)])
@@ -164,12 +189,14 @@ def test_a_real_teacher_is_equal(shared, shape):
         {"hidden_size": None},
     ],
 )
-def test_what_it_does_not_know_is_left_to_transformers(tmp_path, change):
+def test_what_it_does_not_know_is_refused(tmp_path, change):
     saved("dinov2", tmp_path)
-    assert load_vit(tmp_path) is not None
+    assert isinstance(load_teacher(str(tmp_path)).backbone, ViT)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
-    assert load_vit(tmp_path) is None
+    with pytest.raises(TeacherError, match=r"config\.json describes|cannot be a teacher") as caught:
+        load_teacher(str(tmp_path))
+    assert "timm:NAME" in caught.value.remedy
 
 
 def test_transformers_is_not_imported():

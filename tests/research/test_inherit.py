@@ -13,8 +13,9 @@ from tiny_training import smooth_pictures
 
 from distil import DistilConfig, distil
 from inherit import _Activations, _balanced, _Fit, inherit
+from networks import load_network
 from strop.errors import ConfigError
-from strop.model.teacher import ARCHITECTURES, load_teacher
+from strop.model.teacher import ARCHITECTURES
 from strop.training.callbacks import read_metrics
 from student import Student
 
@@ -66,7 +67,7 @@ def wider(tmp_path_factory) -> str:
 
 def inherited(name: str, pictures: torch.Tensor) -> float:
     torch.manual_seed(0)
-    teacher = load_teacher(name, compact=False)
+    teacher = load_network(name)
     student = Student("small", [teacher.width], size=64)
     *images, held_out = pictures.float().split(32)
     return inherit(student, teacher, images, held_out)

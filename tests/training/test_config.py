@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from strop.config import to_dict
 from strop.curriculum import scaled
 from strop.errors import ConfigError
 from strop.training.preset import (
-    RETIRED,
     TrainingConfig,
     learning_rate,
     load_preset,
     parse_assignments,
-    preset_from_dict,
     preset_names,
 )
 
@@ -129,16 +125,6 @@ def test_assignments_are_read_as_toml_or_else_as_text():
         parse_assignments(["training.batch"])
 
 
-def test_a_retired_setting_is_dropped_or_refused():
-    preset = to_dict(load_preset("strop-nano"))
-    older = {**preset, "curriculum": {**preset["curriculum"], "fixed_length": None}}
-    with pytest.warns(UserWarning, match="fixed_length was removed"):
-        assert preset_from_dict(older) == load_preset("strop-nano")
-    older["curriculum"]["fixed_length"] = 8
-    with pytest.raises(ConfigError, match="fixed_length is 8, a setting that was removed"):
-        preset_from_dict(older)
-
-
 def test_overrides_reach_every_table():
     preset = load_preset(
         "strop-nano",
@@ -147,34 +133,6 @@ def test_overrides_reach_every_table():
     assert to_dict(preset)["training"]["steps"] == 9
     assert preset.model.quantizer.codes == 16
     assert preset.curriculum.keep == 2.0
-
-
-def test_retired_settings_are_dropped_at_their_defaults_and_refused_otherwise(tmp_path):
-    old = tmp_path / "old.toml"
-    text = 'extends = "strop-nano"\n[curriculum]\noracle = "{}"\nrate_knots = {}\n'
-    old.write_text(text.format("error", 10))
-    with pytest.warns(UserWarning, match=r"preset\.curriculum\.(oracle|rate_knots) was removed"):
-        preset = load_preset(str(old))
-    assert preset.curriculum == load_preset("strop-nano").curriculum
-    for values in (("price", 10), ("outlines", 6)):
-        old.write_text(text.format(*values))
-        with pytest.raises(ConfigError, match=r"curriculum\.(oracle|rate_knots) is .* was removed"):
-            load_preset(str(old))
-
-
-@pytest.mark.parametrize(("key", "default"), RETIRED.items())
-def test_each_retired_setting_of_a_file_is_named(key, default, tmp_path):
-    old, (table, name) = tmp_path / "old.toml", key.split(".")
-    for value, refused in ((default, False), ("other", True)):
-        if value is None:  # which TOML cannot say
-            continue
-        old.write_text(f'extends = "strop-nano"\n[{table}]\n{name} = {json.dumps(value)}\n')
-        if refused:
-            with pytest.raises(ConfigError, match=rf"{key} is 'other', a setting that was removed"):
-                load_preset(str(old))
-        else:
-            with pytest.warns(UserWarning, match=f"{key} was removed; its value"):
-                assert load_preset(str(old)).model == load_preset("strop-nano").model
 
 
 def test_fast_presets_train_a_rate_head_at_random_lengths_down_to_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -117,14 +118,7 @@ def assert_same_run(first: Path, second: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch):
-    class Group:
-        def __enter__(self):
-            return Workers(0, 3)
-
-        def __exit__(self, *_):
-            return None
-
-    monkeypatch.setattr(distributed, "joined", lambda device: Group())
+    monkeypatch.setattr(distributed, "join", lambda device: Workers(0, 3))
     with pytest.raises(ConfigError, match="3 processes"):
         train(tiny_preset(), tiny_fields(60))
 
@@ -133,11 +127,12 @@ def test_processes_wait_for_one_that_computes_the_fields_of_a_large_dataset(monk
     asked = {}
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(distributed, "_store", lambda workers: None)
+    monkeypatch.setattr(
+        distributed, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 1, 2)])
+    )
     monkeypatch.setattr(dist, "init_process_group", lambda _, **options: asked.update(options))
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    with distributed.joined(torch.device("cpu")) as workers:
-        assert workers == Workers(1, 2)
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+    assert distributed.join(torch.device("cpu")) == Workers(1, 2)
     assert asked["timeout"] >= timedelta(hours=12)
 
 

@@ -23,15 +23,21 @@ from strop.errors import FormatError, TeacherError, TrainingError
 from strop.identity import of_dataset
 from strop.model.decoder import DecoderConfig
 from strop.model.teacher import TeacherConfig, load_teacher
-from strop.training import field_cache, run_data
+from strop.training import field_cache
 from strop.training.distributed import Workers
 from strop.training.draws import Order, versions
-from strop.training.field_cache import FieldInfo, open_fields, versions_of, write_fields
-from strop.training.loaders import CachedFieldLoader, OnlineFieldLoader, online_field, split
+from strop.training.field_cache import (
+    cache_fields,
+    compute_fields,
+    open_fields,
+    origin_of,
+    teacher_field,
+    write_fields,
+)
 from strop.training.loop import train
 from strop.training.preset import TrainingConfig
-from strop.training.run_data import cache_fields, compute_fields, open_data
-from strop.training.views import NUMBERS, draw_versions, view_images
+from strop.training.run_data import CachedFieldLoader, OnlineFieldLoader, open_data, split
+from strop.training.views import NUMBERS, draw_versions, version_images, view_images
 
 CPU = torch.device("cpu")
 ALONE = Workers()
@@ -58,22 +64,20 @@ def picture_config(**changes):
     return tiny_config(teacher=TeacherConfig(name="random:tiny", width=192, scale=0.4), **changes)
 
 
-def info_of(config=None, training=None, **changes) -> FieldInfo:
-    config = config or tiny_config()
-    about = {"teacher": config.teacher.name, "data": "here", "image_size": config.image_size}
-    about |= {"teacher_digest": "t", "data_digest": "d", "fit": config.fit, **changes}
-    return FieldInfo(versions=versions_of(training or TrainingConfig()), **about)
+def origin(config=None, training=None, **changes) -> dict[str, object]:
+    about = {"data": "here", "teacher_digest": "t", "data_digest": "d", **changes}
+    return origin_of(config or tiny_config(), training or TrainingConfig(), **about)
 
 
 def cached(path, fields=None, **about):
     fields = tiny_fields(10) if fields is None else fields
-    return write_fields(path, iter(fields.split(4)), info_of(**about), images=len(fields))
+    return write_fields(path, iter(fields.split(4)), origin(**about), images=len(fields))
 
 
 def check(cache, config=None, training=None, **changes):
     config = config or tiny_config()
     shape = (config.grid**2, config.teacher.width)
-    cache.check(info_of(config, training, **changes), shape)
+    cache.check(origin(config, training, **changes), shape)
 
 
 def all_fields(dataset, teacher, training):
@@ -101,10 +105,10 @@ def test_the_cache_holds_the_teachers_fields_of_both_sides(pictures, teacher, tm
     assert torch.allclose(fields.float(), again.float(), atol=0.05)
     assert "05-broken" in reports[0]
     assert not torch.equal(fields[:, 0], fields[:, 1])
-    info = cache.info
-    assert (info.teacher, info.data) == ("random:tiny", f"folder:{pictures}")
-    assert info.teacher_digest == teacher.digest
-    assert info.data_digest == of_dataset(dataset)
+    about = cache.origin
+    assert (about["teacher"], about["data"]) == ("random:tiny", f"folder:{pictures}")
+    assert about["teacher_digest"] == teacher.digest
+    assert about["data_digest"] == of_dataset(dataset)
 
 
 def test_the_cache_is_an_ordinary_safetensors_file(tmp_path):
@@ -185,7 +189,7 @@ def test_a_full_disk_leaves_no_half_cache(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(TrainingError, match="No space left"):
-        write_fields(tmp_path / "c.safetensors", fails(), info_of(), images=8)
+        write_fields(tmp_path / "c.safetensors", fails(), origin(), images=8)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(field_cache, "_HEADER", 64)
     with pytest.raises(TrainingError, match="too long"):
@@ -254,7 +258,8 @@ def test_online_cached_and_resident_images_give_the_same_fields(pictures, teache
     for step in (0, 3):
         expected = from_cache.field_of(next(from_cache.batches(step))).float()
         drawn = draw_versions(training, step)
-        resident = online_field(teacher, images[online.order.rows(step)], drawn, training)
+        shown = version_images(images[online.order.rows(step)], drawn, training)
+        resident = teacher_field(teacher, shown)
         for field in (online.field_of(next(online.batches(step))), resident):
             # the loader resizes in bytes, which may be a grey level off, and the cache is bf16
             assert torch.nn.functional.cosine_similarity(field, expected, dim=-1).min() > 0.99
@@ -338,8 +343,8 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
     (folder / "05-broken.png").unlink()
     preset = tiny_preset(model=picture_config(), steps=2, batch=4, held_out=1)
     result = train(preset, f"folder:{folder}", cache=path)
-    assert result.tokenizer.known_teacher_digest == open_fields(path).info.teacher_digest != ""
-    loaded = run_data.load_teacher
+    assert result.tokenizer.teacher_digest == open_fields(path).origin["teacher_digest"] != ""
+    loaded = field_cache.load_teacher
 
     def other(name):
         teacher = loaded(name)
@@ -348,7 +353,7 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
         return teacher
 
     with monkeypatch.context() as changed:
-        changed.setattr(run_data, "load_teacher", other)
+        changed.setattr(field_cache, "load_teacher", other)
         with pytest.raises(TrainingError, match=r"teacher_digest was \w+, now \w+"):
             train(preset, f"folder:{folder}", cache=path)
 
@@ -356,7 +361,7 @@ def test_a_cache_is_refused_once_the_teacher_or_a_file_has_changed(pictures, tmp
         raise TeacherError("The weights are gated.", "Accept the licence.")
 
     with monkeypatch.context() as changed:  # a cache is of use where the weights are not
-        changed.setattr(run_data, "load_teacher", absent)
+        changed.setattr(field_cache, "load_teacher", absent)
         assert train(preset, f"folder:{folder}", cache=path).finished
     (folder / "03.png").write_bytes((folder / "04.png").read_bytes())
     with pytest.raises(TrainingError, match=r"data_digest was \w+, now \w+"):
@@ -413,7 +418,7 @@ def test_a_batch_shrinks_to_what_the_images_fill(processes, batch):
             workers=Workers(world=processes),
             device=CPU,
         )
-    assert data.training.batch == batch
+    assert data.preset.training.batch == batch
 
 
 def test_batches_hold_only_images_that_are_kept():

@@ -12,8 +12,7 @@ from strop.data import ScenesDataset
 from strop.data.subset import Subset
 from strop.errors import ConfigError, DataError, ModelError, TrainingError
 from strop.model.checkpoint import load_folder
-from strop.model.length_head import LengthHeadConfig
-from strop.model.rate_head import CONFIDENCES, QUALITIES, RateHead
+from strop.model.length_head import CONFIDENCES, QUALITIES, LengthHeadConfig, RateHead
 from strop.model.teacher import TeacherConfig
 from strop.model.tokenizer import Tokenizer
 from strop.training.lengths import Errors, calibrate, fit_head, measure, train_lengths

@@ -10,26 +10,25 @@ from tiny_training import tiny_fields, tiny_preset, tiny_tokenizer
 
 from strop.errors import ConfigError, TrainingError
 from strop.training import sweep as sweeps
-from strop.training.plan import describe, estimated_memory, measure
+from strop.training.plan import describe, measure
 from strop.training.preset import load_preset
 from strop.training.step import Stepper
 from strop.training.sweep import sweep
 
 
 @pytest.mark.parametrize(
-    ("name", "millions", "hours"),
+    ("name", "millions"),
     [
-        ("strop-s-dinov3-s", 13.5, 27),
-        ("strop-m-dinov3-s", 64.3, 45),
-        ("strop-s-dinov3-b", 14.2, 32),
-        ("strop-m-dinov3-b", 65.1, 50),
-        ("strop-m-dinov3-l", 65.6, 66),
+        ("strop-s-dinov3-s", 13.5),
+        ("strop-m-dinov3-s", 64.3),
+        ("strop-s-dinov3-b", 14.2),
+        ("strop-m-dinov3-b", 65.1),
+        ("strop-m-dinov3-l", 65.6),
     ],
 )
-def test_the_plan_of_each_variant_stands_beside_the_papers(name, millions, hours):
+def test_each_variant_has_as_many_parameters_as_the_papers(name, millions):
     plan = describe(load_preset(name))
     assert plan["trainable parameters"] / 1e6 == pytest.approx(millions, abs=0.1)
-    assert plan["paper hours on an H100"] == hours
 
 
 def test_phase_boundaries_scale_with_the_steps():
@@ -43,14 +42,6 @@ def test_phase_boundaries_scale_with_the_steps():
     ]
     fixed = describe(load_preset("clevr-64-fixed"))
     assert fixed["phases"] == {"fixed length": (0, 500_000)}
-
-
-def test_memory_grows_with_the_batch():
-    small, large = (
-        estimated_memory(load_preset("strop-s-dinov3-s", {"training.batch": batch}), 13_500_000)
-        for batch in (32, 64)
-    )
-    assert 16 * 13_500_000 < small < large < 2 * small
 
 
 def test_a_few_steps_are_timed():

@@ -5,21 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 import torch._dynamo
-from tiny_training import K, tiny_centred_config, tiny_fields, tiny_tokenizer
+from tiny_training import K, tiny_centred_config, tiny_config, tiny_fields, tiny_tokenizer
 
 from strop.curriculum import (
     CurriculumConfig,
     equal_error_lengths,
     initial_state,
     random_lengths,
-    scaled,
 )
 from strop.model.length_head import LengthHeadConfig
 from strop.objective import ObjectiveConfig, cosine_error, latent_alignment, squared_error
 from strop.recorded import WARM_STEPS
 from strop.training.forward import METRICS, SCALARS, StepConfig, forward, step_values
 from strop.training.loop import stepper_trouble
-from strop.training.preset import TrainingConfig
+from strop.training.preset import Preset, TrainingConfig
 from strop.training.step import MOST_SPOILT, Stepper, parameter_groups, trainable
 
 CPU = torch.device("cpu")
@@ -32,15 +31,14 @@ def step_config(
 ) -> StepConfig:
     training = {"steps": STEPS, "batch": 8, "reseed_every": 5, **training}
     curriculum = {"truncation_minimum": 4, "oracle_minimum": 1, **(curriculum or {})}
-    steps = training["steps"]
-    return StepConfig(
-        scaled(ObjectiveConfig(**(objective or {})), steps),
-        scaled(CurriculumConfig(**curriculum), steps),
-        scaled(TrainingConfig(**training), steps),
-        extra_loss=extra_loss,
-        rate_head=head == "rate",
-        fixed=head == "fixed",
+    fixed = 4 if head == "fixed" else None
+    preset = Preset(
+        model=tiny_config(length_head=LengthHeadConfig(kind=head, fixed=fixed)),
+        objective=ObjectiveConfig(**(objective or {})),
+        curriculum=CurriculumConfig(**curriculum),
+        training=TrainingConfig(**training),
     )
+    return StepConfig(preset, extra_loss=extra_loss)
 
 
 def with_head(head: str):

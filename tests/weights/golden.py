@@ -27,7 +27,7 @@ import strop
 from strop.data.spec import open_dataset
 from strop.files import read_json, write_json
 from strop.images import fit_square, to_tensor
-from strop.model.rate_head import CONFIDENCE, RateHead
+from strop.model.length_head import CONFIDENCE, RateHead
 
 PATH = Path(__file__).with_name("golden.json")
 LEAD, DISTANCE = 2e-4, 1e-3

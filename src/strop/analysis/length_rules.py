@@ -26,9 +26,8 @@ from strop.analysis.panels import lines
 from strop.analysis.subject import Subject
 from strop.curriculum import CurriculumConfig
 from strop.figures import Figure, new_figure
-from strop.model.length_head import LengthHead, LengthHeadConfig, whole_lengths
+from strop.model.length_head import LengthHead, LengthHeadConfig, RateHead, pooled, whole_lengths
 from strop.model.length_rule import allocated_lengths, needs_rate_head, verified_lengths
-from strop.model.rate_head import RateHead, pooled
 from strop.model.tokenizer import TokenizerConfig
 from strop.random import seeded
 from strop.statistics import mean_interval
@@ -153,7 +152,7 @@ def make_rules(
 ) -> dict[str, Rule]:
     """The rules by name, but for the oracle, which has no knob.
 
-    statistics  (n, 3 d_enc), see `strop.model.rate_head.pooled`
+    statistics  (n, 3 d_enc), see `strop.model.length_head.pooled`
     log_error   (n, K), predicted by the rate head
     looks       gets the number of images that the verified rule interprets, time after time
     """

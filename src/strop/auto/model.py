@@ -25,5 +25,6 @@ class StropModel:
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Tokenizer:
         """Options that concern only models of transformers are left out."""
-        known = signature(load).parameters
-        return load(name, **{key: value for key, value in options.items() if key in known})
+        known = {*signature(load).parameters, "device_map", "torch_dtype"}
+        kept = {key: value for key, value in options.items() if key in known}
+        return Tokenizer.from_pretrained(name, **kept)

@@ -24,7 +24,7 @@ def export(
     if to != "onnx":
         raise ConfigError(f"--to is {to!r}.", "The only format is onnx.")
     check_writable(output, folder=True)
-    from strop.model.onnx_export import export_onnx
+    from strop.model.onnx import export_onnx
 
     folder = export_onnx(load_model(model, "cpu"), output)
     files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}

@@ -38,12 +38,12 @@ from strop.model.tokenizer import Tokenizer
 from strop.training.callbacks import LOGS, Callback
 from strop.training.decoder_training import train_decoder as fit_decoder
 from strop.training.distributed import this_process
+from strop.training.field_cache import cache_fields
 from strop.training.lengths import LENGTHS
 from strop.training.lengths import train_lengths as fit_lengths
 from strop.training.loop import train as run_training
 from strop.training.plan import describe, describe_data, measure
 from strop.training.preset import Preset, load_preset, parse_assignments
-from strop.training.run_data import cache_fields
 from strop.training.sweep import sweep as run_sweep
 
 Back = Annotated[Path | None, typer.Option(*OUT, help="Output folder. Default: the model's own.")]

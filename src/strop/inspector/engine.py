@@ -19,7 +19,7 @@ from torch import Tensor
 from strop.analysis.colours import Basis
 from strop.images import tensor_to_bytes
 from strop.model.graph_engine import use_graphs
-from strop.model.rate_head import CONFIDENCE, RateHead
+from strop.model.length_head import CONFIDENCE, RateHead
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
 from strop.store.search import Results

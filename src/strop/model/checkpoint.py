@@ -13,29 +13,25 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import strop.model.card as card
-from strop.config import drop_retired, flatten, from_dict, to_dict
+from strop.config import flatten, from_dict, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError, FormatError, ModelError, did_you_mean, expect, parsing
 from strop.files import PathLike, at_home, atomic_path, exclusive, read_json, write_json
 from strop.identity import of_tensors
+from strop.legacy import model_settings
 from strop.listing import expand
 from strop.model.model_engine import make_engine
-from strop.model.teacher import BUNDLED
-from strop.model.tokenizer import Tokenizer, TokenizerConfig, precision_of
+from strop.model.teacher import BUNDLED, hub_folder
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
 
 FORMAT = 1
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 PREPROCESSOR = "preprocessor_config.json"
 MODEL_TYPE = "strop"
 """What `transformers.AutoModel` finds a model's class by; see `strop.auto`."""
-IMAGE_PROCESSOR = "StropImageProcessor"
 DISTILLED = "distilled.json"
 """What the folder of a distilled teacher holds beside its weights."""
-
-RETIRED = {"interpreter.joint": False}
-"""Settings that older folders hold, with the default that each had; see `drop_retired`."""
 
 OPTIONAL = {"decoder", "quantizer.centred", "length_head.kind", "length_head.quality"}
 """Settings that a folder may lack: it was written before they existed, or they change no program.
@@ -48,9 +44,7 @@ def load(
     name: PathLike,
     *,
     device: str | torch.device | None = None,
-    device_map: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
-    torch_dtype: torch.dtype | str | None = None,
     engine: str = "torch",
     verify: bool = True,
     revision: str | None = None,
@@ -66,18 +60,8 @@ def load(
     verify  compare the weights with the digest in `config.json`
     dtype   sets `precision`: weights stay float32 and products are computed in it
 
-    As in transformers, `device_map` is one device, or "auto", and `torch_dtype` is `dtype`. The
-    other options are those of `huggingface_hub.snapshot_download`.
+    The other options are those of `huggingface_hub.snapshot_download`.
     """
-    if None not in (dtype, torch_dtype) or None not in (device, device_map):
-        raise ConfigError(
-            "A device or a dtype was given under two names.",
-            "Give `device` or `device_map`, and `dtype` or `torch_dtype`.",
-        )
-    precision = precision_of(torch_dtype if dtype is None else dtype)
-    if isinstance(device_map, dict):
-        raise ModelError("device_map is a dict.", "A tokenizer is on one device: name that.")
-    device = device or (None if device_map == "auto" else device_map)
     chosen = choose_device("cpu" if device is None and engine != "torch" else device)
     folder = find_folder(
         name,
@@ -88,7 +72,7 @@ def load(
         force_download=force_download,
     )
     tokenizer = load_folder(folder, verify=verify).to(chosen)
-    tokenizer.precision = precision
+    tokenizer.precision = dtype
     tokenizer.engine = make_engine(engine, tokenizer)
     return tokenizer
 
@@ -125,18 +109,7 @@ def find_folder(name: PathLike, **hub: Any) -> Path:
             f"{did_you_mean(text, models)}Give a bundled name, a folder that holds config.json, or "
             "a hub id such as a/b. A preset has to be trained first (`strop train`).",
         )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return Path(snapshot_download(text, allow_patterns=["*.json", "*.safetensors"], **hub))
-    except (OSError, ValueError, HFValidationError) as error:
-        # The hub's errors are all one or the other: no network, no such repository, no access.
-        raise ModelError(
-            f"The model {text} is neither a folder here nor could it be fetched "
-            f"({str(error).splitlines()[0]}).",
-            f"Check the name and the network; offline, give a folder ({known}).",
-        ) from error
+    return hub_folder(text, "model", f"a folder ({known})", ModelError, **hub)
 
 
 def read_config(folder: PathLike) -> tuple[TokenizerConfig, dict[str, Any]]:
@@ -192,11 +165,11 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
         "model_type": MODEL_TYPE,
         "model": to_dict(tokenizer.config),
         "weights_digest": (weights_digest := of_tensors(tensors)),
-        "teacher_digest": tokenizer.known_teacher_digest,
+        "teacher_digest": tokenizer.teacher_digest,
         "about": tokenizer.about,
     }
     processor = {
-        "image_processor_type": IMAGE_PROCESSOR,
+        "image_processor_type": "StropImageProcessor",  # of `strop.auto`
         "size": tokenizer.config.image_size,
         "fit": tokenizer.config.fit,
     }
@@ -212,7 +185,7 @@ def save_folder(tokenizer: Tokenizer, folder: PathLike, dtype: torch.dtype = tor
             readme.write_text(card.render(tokenizer), encoding="utf-8")
             save_file(tensors, weights, metadata={"format": "pt"})
         new.replace(folder / WEIGHTS)
-        for old in (*folder.glob(".weights-*"), folder / INDEX, *folder.glob(_SHARDS)):
+        for old in folder.glob(".weights-*"):
             old.unlink(missing_ok=True)
 
 
@@ -246,7 +219,7 @@ def _model_config(folder: Path, values: dict[str, Any]) -> TokenizerConfig:
     stated = values.get("model", {})
     try:
         if isinstance(stated, dict):
-            stated = drop_retired(stated, RETIRED, "model")
+            stated = model_settings(stated)
         config = from_dict(TokenizerConfig, stated, "model")
     except ConfigError as error:
         raise FormatError(
@@ -271,37 +244,23 @@ def _read_weights(folder: Path, digest: str, verify: bool) -> dict[str, Tensor]:
     """The tensors that have this digest. Without one, those that the folder has."""
     if digest:  # these are there if a save was cut short, or is about to end
         with suppress(FormatError):
-            tensors = _read_files(folder, [_name_until_committed(digest)])
+            tensors = _read_file(folder / _name_until_committed(digest))
             if not verify or of_tensors(tensors) == digest:
                 return tensors
-    found = [name for name in (WEIGHTS, INDEX) if (folder / name).is_file()]
-    if not found:
-        raise FormatError(f"{folder} lacks {WEIGHTS}.", _DAMAGED)
-    for name in found if digest else found[-1:]:
-        tensors = _read_files(folder, _shards(folder) if name == INDEX else [name])
-        if not (digest and verify) or of_tensors(tensors) == digest:
-            return tensors
-    raise FormatError(
-        f"The weights in {folder} are not those that {CONFIG} names: their digest differs.",
-        f"{_DAMAGED} To load them all the same, give verify=False.",
-    )
-
-
-def _shards(folder: Path) -> list[str]:
-    """The names of the files that an index names."""
-    with parsing(FormatError, f"{folder / INDEX} is not an index of shards", _DAMAGED):
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return sorted({str(Path(shard).name) for shard in index["weight_map"].values()})
-
-
-def _read_files(folder: Path, files: list[str]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name in files:
-        if not (folder / name).is_file():
-            raise FormatError(f"{folder} lacks {name}.", _DAMAGED)
-        with parsing(FormatError, f"{folder / name} cannot be read", _DAMAGED):
-            tensors |= load_file(folder / name)
+    tensors = _read_file(folder / WEIGHTS)
+    if digest and verify and of_tensors(tensors) != digest:
+        raise FormatError(
+            f"The weights in {folder} are not those that {CONFIG} names: their digest differs.",
+            f"{_DAMAGED} To load them all the same, give verify=False.",
+        )
     return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FormatError(f"{path.parent} lacks {path.name}.", _DAMAGED)
+    with parsing(FormatError, f"{path} cannot be read", _DAMAGED):
+        return load_file(path)
 
 
 def _check_weights(config: TokenizerConfig, tensors: dict[str, Tensor], folder: Path) -> None:
@@ -338,6 +297,5 @@ def _name_until_committed(digest: str) -> str:
     return f".weights-{digest[:16]}.safetensors"
 
 
-_SHARDS = "model-*-of-*.safetensors"
 _DAMAGED = "The folder is damaged or incomplete; copy or download it again."
 _MISMATCH = "Its config.json belongs to other weights; copy the folder as a whole."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,22 +43,26 @@ def square_batches(
     batch = in_range(batch, "batch", 1)
     batch = 1 if device.type == "cpu" else batch
     images = listed(images)
+    read: Iterator[Tensor]
     if isinstance(images, list | tuple) and images and all(map(_is_file, images)):
-        for _, squares in file_batches(images, size=size, fit=fit, batch=batch, device=device):
-            yield squares
-        return
+        read = _read_files(images, size, fit, ahead=2 * batch + 32)
+    else:
+        read = (
+            each if isinstance(each, Tensor) and each.ndim == 4 else read_square(each, size, fit)
+            for each in _each(images)
+        )
     waiting: list[Tensor] = []
     found = False
-    for image in _each(images):
+    for image in read:
         found = True
-        if isinstance(image, Tensor) and image.ndim == 4:
+        if image.ndim == 4:
             if waiting:
                 yield to_device(torch.stack(waiting), device)
                 waiting = []
             for part in tensor_to_bytes(image).split(batch):
                 yield fit_square(part.to(device), size, fit)
             continue
-        waiting.append(read_square(image, size, fit))
+        waiting.append(image)
         if len(waiting) == batch:
             yield to_device(torch.stack(waiting), device)
             waiting = []
@@ -68,38 +72,13 @@ def square_batches(
         raise ImageError("There are no images to encode.", "Give at least one.")
 
 
-def file_batches(
-    files: Sequence[Source],
-    *,
-    size: int,
-    fit: Fit,
-    batch: int,
-    device: torch.device,
-    failed: Callable[[str, ImageError], None] | None = None,
-) -> Iterator[tuple[list[str], Tensor]]:
-    """Image files as their names and uint8 `(b, 3, size, size)` on `device`, in order.
-
-    Worker processes read ahead while the device computes.
-
-    failed  called with the name and the error of each file that cannot be read, which is left out;
-            otherwise the error is raised
-    """
+def _read_files(files: Sequence[Source], size: int, fit: Fit, ahead: int) -> Iterator[Tensor]:
+    """Squares of image files, in order. Worker processes read ahead while the device computes."""
     workers = reading_workers(len(files))
-    names: list[str] = []
-    squares: list[Tensor] = []
-    for name, square in read_squares(files, size, fit, workers=workers, ahead=2 * batch + 32):
+    for _, square in read_squares(files, size, fit, workers=workers, ahead=ahead):
         if isinstance(square, ImageError):
-            if failed is None:
-                raise square
-            failed(name, square)
-            continue
-        names.append(name)
-        squares.append(square)
-        if len(squares) == batch:
-            yield names, to_device(torch.stack(squares), device)
-            names, squares = [], []
-    if squares:
-        yield names, to_device(torch.stack(squares), device)
+            raise square
+        yield square
 
 
 def _is_file(image: object) -> bool:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from strop.errors import ModelError, ProgramError, parsing
 from strop.model.encoding import Encoding
 from strop.model.interpreter import prefix_mask
-from strop.model.length_head import whole_lengths
-from strop.model.rate_head import CONFIDENCE, RateHead, check_confidence
+from strop.model.length_head import CONFIDENCE, RateHead, check_confidence, whole_lengths
 from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import Program, check_range
 
@@ -51,7 +50,8 @@ class LengthRule:
             value = getattr(self, name)
             if isinstance(value, Tensor) and value.numel() == 1:
                 object.__setattr__(self, name, value := value.item())
-            _check_number(name, value)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real | None):
+                raise ProgramError(f"{name} is {value!r:.60}.", "Give a number.")
         if not isinstance(self.verify, bool):
             raise ProgramError(f"verify is {self.verify!r:.60}.", "Give True or False.")
         goals = [name for name in ("length", "quality", "mean_length") if self._given(name)]
@@ -129,13 +129,13 @@ class LengthRule:
 
     def shortfall(self, missed: int, images: int, config: TokenizerConfig) -> str:
         """What to tell if so many programs do not reach the quality."""
-        default, one = config.length_head.quality, missed == 1
-        which = "the model's default cosine" if self.quality is None else "a cosine"
+        goal = f"a cosine of {self.quality:g}" if self.quality is not None else ""
+        goal = goal or f"the model's default cosine of {config.length_head.quality:g}"
+        one = missed == 1
         verb = ("does" if one else "do") if self.verify else ("is" if one else "are")
         return (
             f"{missed:,} of {images:,} image{'' if images == 1 else 's'} {verb} not "
-            f"{'' if self.verify else 'expected to '}reach {which} of "
-            f"{default if self.quality is None else self.quality:g}, "
+            f"{'' if self.verify else 'expected to '}reach {goal}, "
             f"even with all {config.max_length} tokens"
         )
 
@@ -225,11 +225,6 @@ def measured_lengths(
     return lengths, reached.gather(1, lengths[:, None] - 1)[:, 0]
 
 
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real | None):
-        raise ProgramError(f"{name} is {value!r:.60}.", "Give a number.")
-
-
 # Rate control: lengths for a batch that meet a budget, or for each image that meet a quality.
 
 
@@ -251,21 +246,21 @@ def lengths_for_mean(predicted: Tensor, mean_length: float, capacity: int) -> Te
     """
     check_mean_length(mean_length, capacity)
     logit = torch.logit((predicted.double() / capacity).clamp(1e-9, 1 - 1e-9))
+
+    def shifted(shift: Tensor) -> Tensor:
+        return (capacity * torch.sigmoid(logit + shift.to(logit))).clamp(1, capacity)
+
     low, high = torch.full((), -50.0), torch.full((), 50.0)
     for _ in range(60):
         middle = (low + high) / 2
-        too_long = _shifted(logit, middle, capacity).mean() > mean_length
+        too_long = shifted(middle).mean() > mean_length
         low, high = torch.where(too_long, low, middle), torch.where(too_long, middle, high)
-    wanted = _shifted(logit, (low + high) / 2, capacity)
+    wanted = shifted((low + high) / 2)
     whole = wanted.floor()
     spare = round(mean_length * len(wanted)) - int(whole.sum())
     by_remainder = (wanted - whole).argsort(descending=True, stable=True)
     whole[by_remainder[: max(spare, 0)]] += 1
     return whole.clamp(1, capacity).long()
-
-
-def _shifted(logit: Tensor, shift: Tensor, capacity: int) -> Tensor:
-    return (capacity * torch.sigmoid(logit + shift.to(logit))).clamp(1, capacity)
 
 
 def shortest_within(errors: Tensor, tolerance: float) -> Tensor:

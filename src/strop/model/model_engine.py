@@ -51,6 +51,6 @@ def make_engine(name: str, tokenizer: Tokenizer) -> ModelEngine:
             f"The engine {name} runs on a CPU, and the model is on {tokenizer.device}.",
             'Give device="cpu" (--device cpu), or use the engine torch.',
         )
-    from strop.model.onnx_engines import OnnxEngine, OpenVinoEngine
+    from strop.model.onnx import OnnxEngine, OpenVinoEngine
 
     return (OnnxEngine if name == "onnx" else OpenVinoEngine)(tokenizer)

@@ -9,19 +9,19 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from strop.errors import ImageError, TeacherError, parsing
+from strop.errors import ImageError, StropError, TeacherError, parsing
 from strop.identity import of_teacher
 from strop.listing import expand
-from strop.model.vit import ViT, build_vit, load_vit, parse_config
+from strop.model.vit import ViT, build_vit, parse_config
 from strop.optional import require
 from strop.random import seeded
 
@@ -176,22 +176,14 @@ def bicubic(pixels: Tensor, size: list[int]) -> Tensor:
     return F.interpolate(pixels, size, mode="bicubic", antialias=True)
 
 
-def load_teacher(name: str, *, compact: bool = True) -> Teacher:
-    """Load a teacher by name: see `TeacherConfig.name`.
-
-    Where `strop.model.vit` has a forward for it, that is its backbone; it is faster, and its field
-    is the same. Otherwise, or with `compact=False`, the backbone is the module of `transformers`.
-    """
+def load_teacher(name: str) -> Teacher:
+    """Load a teacher by name: see `TeacherConfig.name`."""
     if name.startswith("timm:"):
         return _timm_teacher(name.removeprefix("timm:"))
     if name.startswith("random:"):
-        backbone = _random_backbone(name.removeprefix("random:"))
-        if compact:
-            backbone = build_vit(backbone.config.to_dict(), backbone.state_dict()) or backbone
-        return _backbone_teacher(backbone, folder=None)
-    folder = _find_folder(name)
-    vit = load_vit(folder) if compact else None
-    return _backbone_teacher(vit or pretrained_backbone(name)[0], folder)
+        return _vit_teacher(_random_vit(name.removeprefix("random:")), folder=None)
+    folder = teacher_folder(name)
+    return _vit_teacher(_read_vit(folder), folder)
 
 
 def describe_teacher(name: str) -> TeacherConfig:
@@ -225,61 +217,50 @@ def teacher_parameters(name: str) -> int:
     return sum(parameter.numel() for parameter in backbone.parameters())
 
 
-def _random_backbone(name: str) -> Any:
+def _random_vit(name: str) -> ViT:
     if name not in ARCHITECTURES:
         raise TeacherError(
             f"Unknown architecture 'random:{name}'.",
             f"Choose one of {', '.join(f'random:{known}' for known in ARCHITECTURES)}.",
         )
-    import transformers  # here and below: as slow to import as torch, and often not needed
+    import transformers  # as slow to import as torch, and needed here only
 
     config = transformers.DINOv3ViTConfig(**ARCHITECTURES[name])
     # Random, but always the same: a model names its teacher, so the name must fix the weights.
     with seeded(0):
-        return transformers.DINOv3ViTModel(config)
+        vit = build_vit(config.to_dict(), transformers.DINOv3ViTModel(config).state_dict())
+    assert vit is not None
+    return vit
 
 
-def pretrained_backbone(name: str) -> tuple[nn.Module, Path]:
-    """The module of `transformers`, and the folder of its files."""
-    folder = _find_folder(name)
-    import transformers
-
-    transformers.logging.disable_progress_bar()  # a bar for half a second of reading is noise
-    with _loading(folder):
-        try:
-            backbone, report = transformers.AutoModel.from_pretrained(
-                folder,
-                dtype=torch.float32,
-                output_loading_info=True,
-                trust_remote_code=False,
-                use_safetensors=True,  # the other format is a pickle
-            )
-        except ImportError as error:  # of transformers: the folder may be sound
-            raise TeacherError(
-                f"The teacher {name!r} needs a package that cannot be imported ({error}).",
-                "Install or repair that package.",
-            ) from error
-        finally:
-            transformers.logging.enable_progress_bar()
-    # Transformers fills gaps with random numbers. Only these two are no part of the field.
-    gaps = [
-        key for key in report["missing_keys"] if not key.startswith(("pooler.", "embeddings.mask"))
-    ]
-    if gaps:
-        raise TeacherError(f"The weights of teacher {name!r} lack {', '.join(gaps[:3])}.", _REFETCH)
-    return backbone, folder
+def _read_vit(folder: Path) -> ViT:
+    """The model in a folder of `transformers`, whose weights may be in several files."""
+    index = folder / "model.safetensors.index.json"
+    remedy = "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT. "
+    with parsing(TeacherError, f"{folder} does not hold a model", remedy + _REFETCH):
+        values = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        family = values.get("model_type")
+        if "auto_map" in values:
+            what = "brings its own code (auto_map in its config.json), which is never run"
+            raise TeacherError(f"The teacher in {folder} {what}.", _OTHERS)
+        if family not in FAMILIES:
+            raise TeacherError(f"A {family!r} model cannot be a teacher.", _OTHERS)
+        files = {"model.safetensors"}
+        if index.is_file():
+            files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        weights = [load_file(folder / Path(file).name) for file in sorted(files)]
+        vit = build_vit(values, {name: each[name] for each in weights for name in each})
+    if vit is None:
+        raise TeacherError(
+            f"The weights in {folder} are not those of a {family} that its config.json describes.",
+            f"{_REFETCH} If it is not a standard model of its family, use timm:NAME.",
+        )
+    return vit
 
 
-def _find_folder(name: str) -> Path:
-    """The folder of a teacher, fetched if it is a hub id."""
-    source = HUB_IDS.get(name, name)
-    if name == "tiny":
-        source = str(BUNDLED / "tiny")
-        if not _bundled():
-            raise TeacherError(
-                "The teacher 'tiny' is not part of this installation.",
-                "Use dinov3-s, a local folder, or random:tiny for its shape alone.",
-            )
+def teacher_folder(name: str) -> Path:
+    """The folder of a teacher that has one, fetched if it is a hub id."""
+    source = str(BUNDLED / "tiny") if name == "tiny" else HUB_IDS.get(name, name)
     folder = expand(source)
     if not folder.is_dir():
         if source.startswith((".", "/", "~")) or source.count("/") > 1:
@@ -289,83 +270,47 @@ def _find_folder(name: str) -> Path:
         if "/" not in source:
             raise TeacherError(
                 f"Unknown teacher {name!r}.",
-                f"Choose one of {', '.join([*_bundled(), *HUB_IDS])}, a hub id such as "
+                f"Choose one of tiny, {', '.join(HUB_IDS)}, a hub id such as "
                 "facebook/dinov2-small, a folder, timm:NAME, or random:NAME.",
             )
-        folder = _fetch(source)
-    with _loading(folder):
-        stated = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    if "auto_map" in stated:  # before transformers sees it
-        raise TeacherError(
-            f"The teacher {source} brings its own code (auto_map in its config.json), which is "
-            "never run.",
-            f"Use a model of the families {', '.join(FAMILIES)}, or timm:NAME.",
-        )
+        others = "a folder, or an ungated teacher: tiny, facebook/dinov2-small"
+        folder = hub_folder(source, "teacher", others, TeacherError)
     return folder
 
 
-def _fetch(source: str) -> Path:
-    """The folder of a hub model, downloaded or from the cache."""
+def hub_folder(name: str, what: str, others: str, error: type[StropError], **options: Any) -> Path:
+    """The folder of a repository on the hub, downloaded or from the cache.
+
+    what, others  in errors: what is fetched, and what can be given in its place
+    options       of `huggingface_hub.snapshot_download`
+    """
     import huggingface_hub
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+    from huggingface_hub.errors import GatedRepoError
 
+    patterns = ["*.json", "*.safetensors"]
     try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=_FILES))
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        causes = [error, error.__cause__, error.__context__]
-        if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(error):
-            raise TeacherError(
-                f"The weights of {source} are gated.",
-                f"Accept the licence at https://huggingface.co/{source} and run `hf auth login`; "
-                f"or use an ungated teacher: {', '.join([*_bundled(), 'facebook/dinov2-small'])}, "
-                "or a folder of your own.",
-            ) from error
-        raise TeacherError(
-            f"The teacher {source} is not in the local cache and could not be fetched "
-            f"({str(error).splitlines()[0]}).",
-            "Check the name and the network; offline, give "
-            f"{' or '.join(['a folder that holds the model', *_bundled()])}.",
-        ) from error
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, **options))
+    except (OSError, ValueError) as failure:  # no network, no such repository, no access
+        causes = [failure, failure.__cause__, failure.__context__]
+        if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated" in str(failure):
+            raise error(
+                f"The weights of {name} are gated.",
+                f"Accept the licence at https://huggingface.co/{name} and run `hf auth login`; or "
+                f"give {others}.",
+            ) from failure
+        raise error(
+            f"The {what} {name} is not in the local cache and could not be fetched "
+            f"({str(failure).splitlines()[0]}).",
+            f"Check the name and the network; offline, give {others}.",
+        ) from failure
 
 
-_FILES = ["config.json", "preprocessor_config.json", "model*.safetensors*"]
-
-
-def _bundled() -> list[str]:
-    """The teachers that came with this installation."""
-    return ["tiny"] if (BUNDLED / "tiny" / "config.json").is_file() else []
-
-
-def _loading(folder: Path) -> AbstractContextManager[None]:
-    return parsing(
-        TeacherError,
-        f"The folder {folder} does not hold a model that transformers can load",
-        "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT. If it has them, "
-        "fetch it again.",
-    )
-
-
-def _backbone_teacher(backbone: nn.Module, folder: Path | None) -> Teacher:
-    config: Any = backbone.config
-    if config.model_type not in FAMILIES:
-        raise TeacherError(
-            f"A {config.model_type!r} model cannot be a teacher.",
-            f"Use one of the families {', '.join(FAMILIES)}, or timm:NAME.",
-        )
+def _vit_teacher(vit: ViT, folder: Path | None) -> Teacher:
+    config = vit.config
     mean, std = preprocessing(folder, *FAMILIES[config.model_type])
-    prefix = 1 + getattr(config, "num_register_tokens", 0)
-    # A plain ViT accepts only its own image size unless positions are interpolated.
-    options = {"interpolate_pos_encoding": True} if config.model_type == "vit" else {}
-
-    def patch_tokens(model: nn.Module, pixels: Tensor) -> Tensor:
-        if isinstance(model, ViT):
-            return model(pixels)
-        tokens: Tensor = model(pixel_values=pixels, **options).last_hidden_state
-        return tokens[:, prefix:]
-
     return Teacher(
-        backbone,
-        patch_tokens,
+        vit,
+        lambda backbone, pixels: backbone(pixels),
         patch=config.patch_size,
         width=config.hidden_size,
         mean=mean,
@@ -392,7 +337,8 @@ def preprocessing(
     return mean, std
 
 
-_REFETCH = "It is damaged or not a transformers model; fetch it again."
+_REFETCH = "Fetch it again if it is damaged."
+_OTHERS = f"Use a model of the families {', '.join(FAMILIES)}, or timm:NAME."
 
 
 def _timm_teacher(name: str) -> Teacher:

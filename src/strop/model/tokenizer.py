@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
 import torch
@@ -25,13 +24,22 @@ from strop.errors import (
     parsing,
 )
 from strop.files import PathLike
-from strop.identity import Identity, TensorDigests, legacy_fingerprints, of_tokenizer
+from strop.identity import Identity, KnownIdentity
+from strop.legacy import fingerprints
 from strop.model.decoder import Decoder
 from strop.model.encoding import Encoding, check_finite
 from strop.model.generator import Generator
 from strop.model.inputs import Images, listed, names_of, square_batches
 from strop.model.interpreter import Interpreter
-from strop.model.length_head import FixedLength, LengthHead, whole_lengths
+from strop.model.length_head import (
+    CONFIDENCE,
+    FixedLength,
+    LengthHead,
+    RateCurve,
+    RateHead,
+    check_confidence,
+    whole_lengths,
+)
 from strop.model.length_rule import (
     LengthRule,
     expected_quality,
@@ -41,7 +49,6 @@ from strop.model.length_rule import (
 )
 from strop.model.model_engine import ModelEngine
 from strop.model.quantizer import Quantizer
-from strop.model.rate_head import CONFIDENCE, RateCurve, RateHead, check_confidence
 from strop.model.teacher import Teacher, check_pixels, load_teacher
 from strop.model.tokenizer_config import TokenizerConfig
 from strop.program import Program
@@ -51,6 +58,12 @@ __all__ = ["Encoding", "Precision", "Tokenizer", "TokenizerConfig"]
 Precision = Literal["fp32", "fp16", "bf16"]
 
 Result = TypeVar("Result")
+
+LENGTH_HEADS: dict[str, type[LengthHead | RateHead | FixedLength]] = {
+    "paper": LengthHead,
+    "rate": RateHead,
+    "fixed": FixedLength,
+}
 
 
 class Tokenizer(nn.Module):
@@ -81,14 +94,16 @@ class Tokenizer(nn.Module):
         self._precision: Precision | None = None
         self.engine = ModelEngine()
         self._teacher_digest = teacher_digest
-        self._digests = TensorDigests()
+        self._known = KnownIdentity()
         shape = {"locations": config.grid**2, "length": config.max_length}
         width = config.teacher.width
         self.generator = Generator(config.generator, field_width=width, **shape)
         self.quantizer = Quantizer(
             config.quantizer, width=config.generator.width, length=config.max_length
         )
-        self.length_head = _length_head(config)
+        self.length_head = LENGTH_HEADS[config.length_head.kind](
+            config.length_head, field_width=width, length=config.max_length
+        )
         self.interpreter = Interpreter(
             config.interpreter, code_width=config.quantizer.code_width, field_width=width, **shape
         )
@@ -104,11 +119,8 @@ class Tokenizer(nn.Module):
         return self._precision
 
     @precision.setter
-    def precision(self, precision: Precision | None) -> None:
-        known = get_args(Precision)
-        if precision is not None and precision not in known:
-            raise ModelError(f"precision is {precision!r}.", f"Set one of {', '.join(known)}.")
-        self._precision = precision
+    def precision(self, precision: torch.dtype | str | None) -> None:
+        self._precision = precision_of(precision)
 
     @property
     def device(self) -> torch.device:
@@ -144,19 +156,14 @@ class Tokenizer(nn.Module):
 
     @property
     def teacher_digest(self) -> str:
-        """The digest of the teacher. A model that does not know it loads the teacher."""
-        return self._teacher_digest or self.teacher.digest
-
-    @property
-    def known_teacher_digest(self) -> str:
-        """Like `teacher_digest`, but empty if only loading the teacher would tell it."""
+        """The digest of the teacher; empty if only loading the teacher would tell it."""
         teacher = self.__dict__["_teacher"]
         return self._teacher_digest or ("" if teacher is None else teacher.digest)
 
     @property
     def identity(self) -> Identity:
         """Digests of everything that determines codes, fields, lengths and pictures."""
-        return of_tokenizer(self.config, self, self.teacher_digest, self._digests)
+        return self._known.of(self.config, self, self.teacher_digest or self.teacher.digest)
 
     # The three verbs.
 
@@ -331,13 +338,8 @@ class Tokenizer(nn.Module):
         return torch.cat([self._compute(self.engine.decode, part) for part in parts])
 
     @torch.no_grad()
-    def field(self, images: Images, *, batch: int = 32, resize: bool = True) -> Tensor:
-        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce.
-
-        With `resize=False`, a uint8 batch `(B, 3, H, W)` keeps its size, which determines S.
-        """
-        if not resize:
-            return self.teacher_field(check_pixels(images).to(self.device))
+    def field(self, images: Images, *, batch: int = 32) -> Tensor:
+        """The teacher's field of images, `(B, S, d_enc)`: what `interpret` tries to reproduce."""
         batches = self._batches(images, batch)
         return torch.cat([self._compute(self.engine.field, part) for part in batches])
 
@@ -401,7 +403,10 @@ class Tokenizer(nn.Module):
         )
 
     def teacher_field(self, images: Tensor) -> Tensor:
-        """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`: the tensors of `field`."""
+        """uint8 images `(B, 3, H, W)` to the field `(B, S, d_enc)`: the tensors of `field`.
+
+        They keep their size, which determines S.
+        """
         return self._scaled_field(images) / self.config.teacher.scale
 
     def interpret_codes(self, codes: Tensor, active: Tensor) -> Tensor:
@@ -455,26 +460,14 @@ class Tokenizer(nn.Module):
         save_directory: PathLike,
         *,
         dtype: torch.dtype | str = torch.float32,
-        push_to_hub: bool = False,
-        repo_id: str | None = None,
-        **push: Any,
     ) -> None:
         """Write `config.json`, `model.safetensors` and a model card into a folder.
 
-        Parameters are written as `dtype`: float32, float16 or bfloat16, or such a name. With
-        `push_to_hub` the model is also uploaded, as `repo_id` or under the folder's name; `push`
-        goes to `push_to_hub`.
+        Parameters are written as `dtype`: float32, float16 or bfloat16, or such a name.
         """
         from strop.model.checkpoint import save_folder
 
-        if push and not push_to_hub:
-            raise ConfigError(
-                f"save_pretrained does not know {', '.join(push)}.",
-                "Give push_to_hub=True to upload, or leave it out.",
-            )
         save_folder(self, save_directory, _DTYPES[precision_of(dtype) or "fp32"])
-        if push_to_hub:
-            self.push_to_hub(repo_id or Path(save_directory).name, **push)
 
     def push_to_hub(
         self,
@@ -482,11 +475,12 @@ class Tokenizer(nn.Module):
         *,
         private: bool | None = None,
         token: str | bool | None = None,
-        revision: str | None = None,
-        commit_message: str = "Upload a strop model",
-        create_pr: bool = False,
+        **options: Any,
     ) -> str:
-        """Upload the model to the hub; returns the address of the commit."""
+        """Upload the model to the hub; returns the address of the commit.
+
+        `options` are those of `HfApi.upload_folder`, such as `revision` and `commit_message`.
+        """
         from tempfile import TemporaryDirectory
 
         from huggingface_hub import HfApi
@@ -497,24 +491,28 @@ class Tokenizer(nn.Module):
             remedy = "Check the name, such as a/b, your token (`hf auth login`) and the network."
             with parsing(ModelError, f"{repo_id!r} cannot be uploaded to the hub", remedy):
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-                commit = api.upload_folder(
-                    repo_id=repo_id,
-                    folder_path=folder,
-                    revision=revision,
-                    commit_message=commit_message,
-                    create_pr=create_pr,
-                )
+                commit = api.upload_folder(repo_id=repo_id, folder_path=folder, **options)
         return str(commit)
 
     @classmethod
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: PathLike,
+        *,
+        device_map: str | torch.device | None = None,
+        torch_dtype: torch.dtype | str | None = None,
         **options: Any,
     ) -> Tokenizer:
-        """`strop.load`, which has the `options`, under the name that transformers uses."""
+        """`strop.load`, which has the `options`, by the names that transformers uses.
+
+        `device_map` is one device, or "auto", and `torch_dtype` is `dtype`.
+        """
         from strop.model.checkpoint import load
 
+        if device_map not in (None, "auto"):
+            options["device"] = device_map
+        if torch_dtype is not None:
+            options["dtype"] = torch_dtype
         return load(pretrained_model_name_or_path, **options)
 
     # Internals.
@@ -538,7 +536,7 @@ class Tokenizer(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Set training mode. A training step may move weights in ways that no digest sees, nor an
         engine."""
-        self._digests.clear()
+        self._known.clear()
         if mode:
             self.engine = ModelEngine()
         return super().train(mode)
@@ -561,7 +559,7 @@ class Tokenizer(nn.Module):
                 "A tokenizer keeps its weights in float32: a rounded codebook gives other codes.",
                 'Set `tok.precision = "fp16"` (or "bf16"), which computes products in it.',
             )
-        self._digests.clear()
+        self._known.clear()
         self.engine = ModelEngine()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.__dict__["_teacher"] is not None:
@@ -606,17 +604,25 @@ class Tokenizer(nn.Module):
         )
 
     def _known_identity(self) -> Identity:
-        return of_tokenizer(self.config, self, self.known_teacher_digest, self._digests)
+        return self._known.of(self.config, self, self.teacher_digest)
 
     def wrote(self, model: str) -> bool:
         """Whether programs that carry `model` are of this model. It never loads the teacher."""
-        return self._known_identity().wrote(model) or model in legacy_fingerprints(
+        return self._known_identity().wrote(model) or model in fingerprints(
             self.config, self.quantizer.codebook
         )
 
     def _readable(self, program: Program) -> tuple[Program, Tensor]:
         """A program that this model can read, on its device, and its active tokens `(B, L)`."""
-        self._check_program(program)
+        remedy = "Give what `encode` returns, or make a `Program` of the codes."
+        expect(program, Program, "a program", ProgramError, remedy)
+        program.check_fits(self.config.quantizer.codes, self.config.max_length)
+        if program.model and not self.wrote(program.model):
+            raise ProgramError(
+                f"The program was written by model {program.model}, this is "
+                f"{self._known_identity().codes}.",
+                "Interpret it with the model that wrote it, or encode the image again.",
+            )
         program = program.as_batch().to(self.device)
         return program, program.active[:, : int(program.lengths.max())]
 
@@ -630,30 +636,11 @@ class Tokenizer(nn.Module):
                 f"Give (B, {expected[0]}, {expected[1]}), as `interpret` returns it.",
             )
 
-    def _check_program(self, program: Program) -> None:
-        remedy = "Give what `encode` returns, or make a `Program` of the codes."
-        expect(program, Program, "a program", ProgramError, remedy)
-        program.check_fits(self.config.quantizer.codes, self.config.max_length)
-        if program.model and not self.wrote(program.model):
-            raise ProgramError(
-                f"The program was written by model {program.model}, this is "
-                f"{self._known_identity().codes}.",
-                "Interpret it with the model that wrote it, or encode the image again.",
-            )
-
 
 def check_tokenizer(value: object) -> None:
     """Refuse what is not a model, such as the name of one."""
     if not hasattr(value, "interpret"):  # what stands for a model has its methods
         expect(value, Tokenizer, "a loaded model", ModelError, "Load it with `strop.load`.")
-
-
-def _length_head(config: TokenizerConfig) -> LengthHead | RateHead | FixedLength:
-    shape = {"field_width": config.teacher.width, "length": config.max_length}
-    if config.length_head.fixed is not None:
-        return FixedLength(config.length_head.fixed)
-    kind = RateHead if config.length_head.kind == "rate" else LengthHead
-    return kind(config.length_head, **shape)
 
 
 _PRECISIONS: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -668,5 +655,5 @@ def precision_of(dtype: torch.dtype | str | None) -> Precision | None:
     name = str(getattr(torch, name, name)).removeprefix("torch.")  # "half" is float16
     known = _PRECISIONS | {each: each for each in get_args(Precision)}
     if name not in {"None", "auto", *known}:
-        raise ConfigError(f"dtype is {dtype!r}.", f"Give one of {', '.join(_PRECISIONS)}.")
+        raise ConfigError(f"dtype is {dtype!r}.", f"Give one of {', '.join(known)}.")
     return known.get(name)

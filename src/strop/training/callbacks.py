@@ -6,36 +6,22 @@ import json
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strop.config import to_dict
 from strop.errors import ConfigError
 from strop.files import check_format, format_tag, write_text
 from strop.identity import digest
 from strop.optional import require
-from strop.training.preset import Preset
-from strop.training.step import Stepper
+
+if TYPE_CHECKING:
+    from strop.training.loop import TrainingRun
 
 Metrics = dict[str, float]
 
 METRICS_FORMAT = 1
 LOGGER = logging.getLogger("strop.training")
-
-
-@dataclass
-class TrainingRun:
-    """The state of a run that callbacks are given.
-
-    step    optimizer steps taken so far
-    folder  where the run's files go, None if it writes none
-    """
-
-    preset: Preset
-    stepper: Stepper
-    step: int
-    folder: Path | None
 
 
 class Callback:
@@ -57,8 +43,8 @@ class Callback:
         """After the last step, a stop by a signal, or an error."""
 
 
-class MetricsFile:
-    """`metrics.jsonl`: one object per line, with its step and kind.
+class MetricsFile(Callback):
+    """Writes `metrics.jsonl`: one object per line, with its step and kind.
 
     Lines after `step` are dropped: a killed run wrote them after its last checkpoint.
     """
@@ -73,6 +59,14 @@ class MetricsFile:
         tag = format_tag("metrics", METRICS_FORMAT)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(self._line({"format": tag, "kind": kind, "step": step, **metrics}))
+
+    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Add the means."""
+        self.add("training", run.step, metrics)
+
+    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Add the held-out metrics."""
+        self.add("validation", run.step, metrics)
 
     @staticmethod
     def _line(values: Mapping[str, Any]) -> str:
@@ -168,18 +162,3 @@ LOGS: dict[str, Callable[[Path], Callback]] = {
     "wandb": WeightsAndBiases,
 }
 """Callbacks by the name that `strop train --log` takes, for the folder of a run."""
-
-
-class LogLines(Callback):
-    """Logs metrics with `logging`, at level INFO of the logger `strop.training`."""
-
-    def on_log(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Log the step, the loss and the speed."""
-        steps = run.preset.training.steps
-        speed = metrics["images_per_second"]
-        LOGGER.info("step %d/%d loss %.4f %.0f img/s", run.step, steps, metrics["loss"], speed)
-
-    def on_validation(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Log R² and mean length."""
-        r2, length = metrics["r2_centred"], metrics["length_mean"]
-        LOGGER.info("step %d held-out R² centred %.4f mean length %.1f", run.step, r2, length)

@@ -10,24 +10,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.data.loader import Loader, checked_images, image_batches
+from strop.data.loader import checked_images, image_batches
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.data.subset import Subset
 from strop.errors import TrainingError
 from strop.model.decoder import Decoder, DecoderConfig
 from strop.model.interpreter import prefix_mask
-from strop.model.teacher import Teacher
 from strop.model.tokenizer import Tokenizer
 from strop.objective import latent_alignment
 from strop.progress import Progress, no_progress
 from strop.random import seeded
-from strop.training import draws
 from strop.training.fit import fit
-from strop.training.loaders import check_images, split
+from strop.training.forward import ALONE
+from strop.training.preset import TrainingConfig
+from strop.training.run_data import CachedFieldLoader, OnlineFieldLoader, check_images, split
+from strop.training.views import draw_versions, version_images
 
 RESIDENT_BYTES = 4 << 30
 """Size of the uint8 images that are kept in memory; larger datasets are read in every epoch."""
+
+HELD_OUT = 64
+"""Number of validation images, at most."""
 
 ABOUT_WIDTHS = "decoder widths"
 """Key of `Tokenizer.about` for the decoder widths of the preset, in a model without a decoder."""
@@ -40,49 +44,64 @@ def train_decoder(
     steps: int = 20_000,
     batch: int = 32,
     learning_rate: float = 1e-3,
-    widths: tuple[int, ...] | None = None,
-    held_out: int = 64,
-    seed: int = 0,
     loading_workers: int = 0,
     progress: Progress = no_progress,
     report_every: int = 50,
 ) -> dict[str, float]:
     """Train a decoder on the interpreted fields of a frozen `tokenizer` and add it to the model.
 
-    data      a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size
-    widths    of the four blocks; by default those of the model or of its preset
-    held_out  number of validation images, for the PSNR, SSIM and L1 that are returned
+    data  a spec, a dataset, or uint8 images (n, 3, H, H) of the model's size; some are held out for
+          the PSNR, SSIM and L1 that are returned
 
-    The loss is L1 plus the latent alignment of the teacher's fields of the decoded and the original
-    image. On a GPU everything except the losses runs in bf16.
+    The widths of its blocks are those of the model or of its preset. The loss is L1 plus the latent
+    alignment of the teacher's fields of the decoded and the original image. On a GPU everything
+    except the losses runs in bf16.
     """
     config, device = tokenizer.config, tokenizer.device
-    if widths is None and config.decoder is None:
-        widths = tokenizer.about.get(ABOUT_WIDTHS)
-    decoder_config = DecoderConfig(widths=tuple(widths)) if widths else config.decoder
-    decoder_config = decoder_config or DecoderConfig()
-    with seeded(seed):
+    decoder_config = config.decoder or DecoderConfig()
+    if config.decoder is None and (widths := tokenizer.about.get(ABOUT_WIDTHS)):
+        decoder_config = DecoderConfig(widths=tuple(widths))
+    with seeded(0):
         decoder = Decoder(decoder_config, field_width=config.teacher.width).to(device)
     source = _held(
         open_dataset(data) if isinstance(data, str) else data, tokenizer, loading_workers
     )
-    kept, held = split(len(source), held_out)
+    kept, held = split(len(source), HELD_OUT)
     check_images(len(kept), batch)
     tokenizer.eval()
     teacher, bf16 = tokenizer.teacher, device.type == "cuda"
-    images_of = _batches(source, kept, tokenizer, batch, seed, loading_workers)
+    training = TrainingConfig(batch=batch)
+    images_of: Iterator[Tensor]
+    if isinstance(source, Tensor):
+        held_images: Dataset | Tensor = source[held.to(source.device)]
+        resident = CachedFieldLoader(source[:, None], training, ALONE, device=device, kept=kept)
+        images_of = map(resident.field_of, resident.batches(0))
+    else:
+        held_images = Subset(source, held.tolist())
+        read = OnlineFieldLoader(
+            Subset(source, kept.tolist()),
+            teacher,
+            training,
+            ALONE,
+            size=config.image_size,
+            fit=config.fit,
+            device=device,
+            loading_workers=loading_workers,
+        )
+        images_of = (images for images, _ in read.batches(0))
     terms = torch.zeros(2)
 
     def loss_of_step(step: int) -> Tensor:
         nonlocal terms
-        images = next(images_of)
-        flip = draws.versions(seed, step, len(images), 2).bool().to(device)
-        images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+        drawn = draw_versions(training, step).to(device)  # mirrored or not
+        images = version_images(next(images_of), drawn, training)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             field, made = interpreted(tokenizer, images)
             decoded = decoder(made)
-            seen = _field_of_pixels(teacher, decoded) * config.teacher.scale
-            perceptual = latent_alignment(seen, field).mean()
+            seen = teacher.patch_tokens(
+                teacher.backbone, teacher.preprocess(decoded.float() * 255)
+            ).float()
+            perceptual = latent_alignment(seen * config.teacher.scale, field).mean()
         l1 = (decoded.float() - images.float() / 255).abs().mean()
         terms = torch.stack([l1, perceptual]).detach()
         return l1 + perceptual
@@ -115,9 +134,8 @@ def train_decoder(
     tokenizer.about["decoder"] = f"trained afterwards, {steps:,} steps of {batch} images"
     if not len(held):
         return {}
-    images = source[held] if isinstance(source, Tensor) else Subset(source, held.tolist())
     size, fit_to = config.image_size, config.fit
-    batches = image_batches(images, size=size, fit=fit_to, batch=16, device=device)
+    batches = image_batches(held_images, size=size, fit=fit_to, batch=16, device=device)
     return measure_decoder(tokenizer, batches)
 
 
@@ -153,8 +171,9 @@ def measure_decoder(tokenizer: Tokenizer, images: Iterator[Tensor]) -> dict[str,
     }
 
 
-def ssim(x: Tensor, y: Tensor, window: int = 11, sigma: float = 1.5) -> Tensor:
+def ssim(x: Tensor, y: Tensor) -> Tensor:
     """Structural similarity (B,) of images (B, 3, H, W) in [0, 1]: Wang et al. 2004."""
+    window, sigma = 11, 1.5
     offset = torch.arange(window, device=x.device, dtype=x.dtype) - window // 2
     weight = torch.softmax(-offset.square() / (2 * sigma**2), dim=0)
     channels = x.shape[1]
@@ -173,11 +192,6 @@ def ssim(x: Tensor, y: Tensor, window: int = 11, sigma: float = 1.5) -> Tensor:
     return score.mean((1, 2, 3))
 
 
-def _field_of_pixels(teacher: Teacher, pixels: Tensor) -> Tensor:
-    """The teacher's field of float images in [0, 1], with gradient to the pixels."""
-    return teacher.patch_tokens(teacher.backbone, teacher.preprocess(pixels.float() * 255)).float()
-
-
 def _held(source: Dataset | Tensor, tokenizer: Tokenizer, workers: int) -> Dataset | Tensor:
     """All images in memory, if they are not too many."""
     config = tokenizer.config
@@ -193,32 +207,3 @@ def _held(source: Dataset | Tensor, tokenizer: Tokenizer, workers: int) -> Datas
         workers=workers,
     )
     return torch.cat(list(batches))
-
-
-def _batches(
-    source: Dataset | Tensor,
-    kept: Tensor,
-    tokenizer: Tokenizer,
-    batch: int,
-    seed: int,
-    workers: int,
-) -> Iterator[Tensor]:
-    """Endless uint8 batches on the device."""
-    device, config = tokenizer.device, tokenizer.config
-    if isinstance(source, Tensor):
-        order, step = draws.Order(len(kept), batch, seed=seed), 0
-        while True:
-            yield source[kept[order.rows(step)].to(source.device)].to(device)
-            step += 1
-    loader = Loader(
-        Subset(source, kept.tolist()),
-        batch_size=batch,
-        size=config.image_size,
-        fit=config.fit,
-        seed=seed,
-        shuffle=True,
-        drop_last=True,
-        workers=workers,
-    )
-    for records in loader.forever():
-        yield records.images.to(device, non_blocking=True)

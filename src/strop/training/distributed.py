@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import atexit
 import importlib
-import itertools
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from strop.collectives import grouped, together
 from strop.files import exclusive
@@ -23,8 +22,6 @@ from strop.files import exclusive
 PATIENCE = timedelta(days=1)
 """Timeout of collectives. It is long because the first process may compute the fields of a large
 dataset while the others wait; torchrun detects processes that died much earlier."""
-
-_joins = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -53,57 +50,33 @@ def this_process() -> Workers:
     return Workers(int(os.environ["RANK"]), world) if world > 1 else Workers()
 
 
-@contextmanager
-def joined(device: torch.device) -> Iterator[Workers]:
-    """A context in which the process group described by the environment of `torchrun` exists.
+def join(device: torch.device) -> Workers:
+    """Join the process group that the environment of `torchrun` describes, if it does.
 
-    A group that already exists is used and not destroyed.
+    The process stays in the group until it ends. A group that already exists is used.
     """
     workers = this_process()
-    if grouped() or workers.world == 1:
-        yield workers
-    else:
+    if workers.world > 1 and not grouped():
         # torch imports this module later, and it keeps a reference to the group that exists then.
         # The threads of the group would outlive the interpreter and sometimes abort the process.
         importlib.import_module("torch.distributed.nn")
+        store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
+        # torchrun keeps its store over restarts; the prefix separates their entries.
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            store=_store(workers),
-            rank=workers.rank,
-            world_size=workers.world,
+            store=dist.PrefixStore(f"strop/{restart}", store),  # type: ignore[attr-defined]
+            rank=rank,
+            world_size=world,
             timeout=PATIENCE,
         )
-        try:
-            yield workers
-        finally:
-            dist.destroy_process_group()
+        atexit.register(dist.destroy_process_group)
+    return workers
 
 
-def _store(workers: Workers) -> Store:
-    """The store of a new process group.
-
-    torchrun keeps its store over restarts, and a process may join several groups in turn. The
-    prefix separates their entries.
-    """
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = _connected(address, port, workers.world, workers.first and not agents)
-    return PrefixStore(f"strop/{restart}/{next(_joins)}", store)
-
-
-@functools.cache  # the port is still in use when the next group is joined
-def _connected(address: str, port: int, world: int, serves: bool) -> TCPStore:
-    return TCPStore(address, port, world, is_master=serves, timeout=PATIENCE)
-
-
-@contextmanager
-def only_writer(folder: Path | None) -> Iterator[None]:
+def only_writer(folder: Path | None) -> AbstractContextManager[None]:
     """Keep other runs out of `folder`. Of the processes of one run, only the first writes."""
-    with ExitStack() as stack:
-        if folder is not None and this_process().first:
-            stack.enter_context(exclusive(folder))
-        yield
+    return exclusive(folder) if folder is not None and this_process().first else nullcontext()
 
 
 def sum_gradients(parameters: Iterable[Tensor]) -> None:

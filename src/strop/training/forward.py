@@ -7,7 +7,6 @@ paper's oracle. Values that change from step to step are tensors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,12 +15,10 @@ from torch import Tensor
 from strop import curriculum, objective
 from strop.curriculum import CurriculumConfig, CurriculumState, Modulator
 from strop.model.interpreter import prefix_mask
-from strop.model.length_head import FixedLength
-from strop.model.rate_head import RateHead
 from strop.model.tokenizer import Tokenizer
-from strop.objective import ObjectiveConfig
-from strop.training import distributed, draws
-from strop.training.preset import Preset, TrainingConfig, learning_rate
+from strop.training import draws
+from strop.training.distributed import Workers
+from strop.training.preset import Preset, learning_rate
 
 TERMS = ("latent", "commitment", "diversity", "length", "extra")
 """The terms of the loss, in the order of `Outcome.terms`."""
@@ -61,7 +58,7 @@ SCALARS = (
 SPANS = 9
 """Averaged weights span a ninth of the steps so far, until `weight_average` is reached."""
 
-ALONE = distributed.Workers()
+ALONE = Workers()
 
 
 class Interpretation(NamedTuple):
@@ -95,41 +92,23 @@ class Outcome(NamedTuple):
     state: CurriculumState
 
 
-@dataclass(frozen=True)
 class StepConfig:
-    """The configs of a run, scaled to its number of steps, and its place among the processes.
+    """The settings of a preset, scaled to its number of steps, and its place among the processes.
 
     rate_head  whether the length head predicts rate curves: no oracle, no probes
     fixed      whether all programs have one length: no oracle and no random lengths either
     """
 
-    objective: ObjectiveConfig
-    curriculum: CurriculumConfig
-    training: TrainingConfig
-    workers: distributed.Workers = ALONE
-    extra_loss: ExtraLoss | None = None
-    rate_head: bool = False
-    fixed: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        preset: Preset,
-        tokenizer: Tokenizer,
-        workers: distributed.Workers = ALONE,
-        extra_loss: ExtraLoss | None = None,
-    ) -> StepConfig:
-        """The configs of a preset that trains `tokenizer`."""
+    def __init__(
+        self, preset: Preset, workers: Workers = ALONE, extra_loss: ExtraLoss | None = None
+    ) -> None:
         steps = preset.training.steps
-        return cls(
-            curriculum.scaled(preset.objective, steps),
-            curriculum.scaled(preset.curriculum, steps),
-            curriculum.scaled(preset.training, steps),
-            workers,
-            extra_loss,
-            rate_head=isinstance(tokenizer.length_head, RateHead),
-            fixed=isinstance(tokenizer.length_head, FixedLength),
-        )
+        self.objective = curriculum.scaled(preset.objective, steps)
+        self.curriculum = curriculum.scaled(preset.curriculum, steps)
+        self.training = curriculum.scaled(preset.training, steps)
+        self.workers, self.extra_loss = workers, extra_loss
+        kind = preset.model.length_head.kind
+        self.rate_head, self.fixed = kind == "rate", kind == "fixed"
 
     @property
     def has_oracle(self) -> bool:

@@ -22,9 +22,8 @@ from strop.data.record import Dataset
 from strop.data.spec import open_dataset
 from strop.errors import ConfigError, TrainingError
 from strop.model.interpreter import prefix_mask
-from strop.model.length_head import LengthHeadConfig
+from strop.model.length_head import CONFIDENCE, LengthHeadConfig, RateHead, pooled
 from strop.model.length_rule import needs_rate_head
-from strop.model.rate_head import CONFIDENCE, RateHead, pooled
 from strop.model.tokenizer import Encoding, Tokenizer
 from strop.progress import Progress, no_progress
 from strop.random import seeded
@@ -45,7 +44,7 @@ _LEAST_REACHING = 4
 class Errors(NamedTuple):
     """What a model reaches on n images, each at m lengths; everything on the CPU.
 
-    statistics  (n, 3 d_enc) float32, see `strop.model.rate_head.pooled`
+    statistics  (n, 3 d_enc) float32, see `strop.model.length_head.pooled`
     lengths     (n, m) int64, rising
     log_errors  (n, m, 2) float32: logarithms of cosine error and squared error
     """

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,32 +19,29 @@ import torch
 from torch import Tensor
 
 from strop.collectives import summed
-from strop.config import flatten, to_dict
+from strop.config import flatten, from_dict, to_dict
 from strop.data.record import Dataset
-from strop.device import choose_device, describe_machine, to_device
+from strop.device import choose_device, describe_machine, sound_attention, to_device
 from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.identity import DIGITS, of_tensors
 from strop.model.checkpoint import load
-from strop.model.rate_head import RateHead
+from strop.model.length_head import RateHead
 from strop.model.tokenizer import Tokenizer, check_tokenizer
 from strop.progress import Progress, no_progress, shown
 from strop.training import distributed
-from strop.training.attention import attended, sound_attention
 from strop.training.callbacks import (
     LOGGER,
     Callback,
-    LogLines,
     Metrics,
     MetricsFile,
-    TrainingRun,
     read_metrics,
 )
 from strop.training.decoder_training import ABOUT_WIDTHS
 from strop.training.forward import TERMS, ExtraLoss, StepConfig, step_values
 from strop.training.lengths import calibrate, measure
 from strop.training.plots import plot_run
-from strop.training.preset import Preset, load_preset, preset_from_dict
+from strop.training.preset import Preset, load_preset
 from strop.training.run_checkpoint import (
     Checkpoint,
     check_same,
@@ -148,14 +146,14 @@ def train(
     if resume and folder is None:
         raise ConfigError("There is no run to resume.", "Name its folder with out=.")
     chosen = _device(device)
+    workers = distributed.join(chosen)
     # The caller's random generators keep their state; the run has its own.
     devices = [chosen] if chosen.type == "cuda" else []
     with (
         torch.random.fork_rng(devices=devices),
-        distributed.joined(chosen) as workers,
         distributed.only_writer(folder),
         shown(progress, quiet=LOGGER.isEnabledFor(logging.INFO)) as report,
-        sound_attention(*attended(preset.model)),
+        sound_attention(),
         _Stop() as stop,
     ):
         if preset.training.batch % workers.world:
@@ -164,7 +162,6 @@ def train(
                 "cannot share equally.",
                 "Choose a multiple of their number.",
             )
-        callbacks = (*callbacks, LogLines()) if workers.first else ()
         report = report if workers.first else no_progress
         checkpoint = open_run(folder, resume=resume) if folder is not None else None
         if checkpoint is not None and teacher is not None:
@@ -193,9 +190,9 @@ def train(
             "teacher weights": run_data.teacher_digest,
             "init": "none" if source is None else of_tensors(source.state_dict())[:DIGITS],
         }
-        widths = run_data.config.decoder.widths if run_data.config.decoder else None
-        model = run_data.config if tokenizer else replace(run_data.config, decoder=None)
-        preset = replace(preset, model=model, training=run_data.training)
+        preset, decoder = run_data.preset, run_data.preset.model.decoder
+        if tokenizer is None:
+            preset = replace(preset, model=replace(preset.model, decoder=None))
         if checkpoint is not None:
             _check_same(checkpoint, preset, facts)
         torch.manual_seed(preset.training.seed)
@@ -203,77 +200,96 @@ def train(
             tokenizer = Tokenizer(preset.model, teacher_digest=run_data.teacher_digest)
             if source is not None:
                 warm_start(tokenizer, source)
+        tokenizer.about = {"name": preset.name, "preset": preset.name}
+        if decoder is not None and tokenizer.decoder is None:  # for `train_decoder`
+            tokenizer.about[ABOUT_WIDTHS] = list(decoder.widths)
         tokenizer.to(chosen).train()
         distributed.copy_from_first(tokenizer.state_dict().values())
-        config = StepConfig.of(preset, tokenizer, workers, extra_loss)
+        config = StepConfig(preset, workers, extra_loss)
         stepper = Stepper(tokenizer, run_data.loader.field_of, config, device=chosen)
-        run = TrainingRun(preset=preset, stepper=stepper, step=0, folder=folder)
-        seconds = 0.0
         if checkpoint is not None:
             restore(stepper, checkpoint)
-            run.step, seconds = checkpoint.step, checkpoint.about["seconds"]
         if folder is not None and workers.first:
             write_json(folder / "run.json", "run", 1, to_dict(preset))
-        about: dict[str, Any] = {"name": preset.name, "preset": preset.name}
-        if widths is not None and tokenizer.decoder is None:  # for `train_decoder`
-            about[ABOUT_WIDTHS] = list(widths)
-        tokenizer.about = about
-        loop = _Loop(run, run_data, facts, callbacks, report, stop, seconds)
-        # A codebook that was never updated has counts of one.
-        untrained = bool((tokenizer.quantizer.counts == 1).all())
-        return loop.go(checkpoint is None and untrained)
+            metrics = MetricsFile(folder / "metrics.jsonl", checkpoint.step if checkpoint else 0)
+            callbacks = (metrics, *callbacks)
+        run = TrainingRun(
+            preset,
+            stepper,
+            folder,
+            checkpoint,
+            data=run_data,
+            facts=facts,
+            callbacks=callbacks if workers.first else (),
+            progress=report,
+            stop=stop,
+        )
+        return run.go()
 
 
-class _Loop:
-    """The training loop and its state between steps."""
+class TrainingRun:
+    """A run: what callbacks are given, and its loop.
+
+    step    optimizer steps taken so far
+    folder  where the run's files go, None if it writes none
+    """
 
     def __init__(
         self,
-        run: TrainingRun,
+        preset: Preset,
+        stepper: Stepper,
+        folder: Path | None,
+        checkpoint: Checkpoint | None,
+        *,
         data: RunData,
         facts: Mapping[str, Any],
         callbacks: Sequence[Callback],
         progress: Progress,
         stop: _Stop,
-        seconds: float,
     ) -> None:
-        self.run, self.data, self.config = run, data, run.stepper.config
-        self.facts, self.callbacks, self.progress, self.stop = facts, callbacks, progress, stop
-        self.file: MetricsFile | None = None
-        self.before, self.started = seconds, time.monotonic()
-        self.metrics: Metrics = {}
-        self.last_log = (time.monotonic(), run.step)
+        self.preset, self.stepper, self.folder = preset, stepper, folder
+        self._data, self._facts, self._callbacks = data, facts, callbacks
+        self._progress, self._stop = progress, stop
+        self.step, self._before = 0, 0.0  # seconds of training before a resumption
+        if checkpoint is not None:
+            self.step, self._before = checkpoint.step, checkpoint.about["seconds"]
+        # A codebook that was never updated has counts of one.
+        untrained = bool((stepper.tokenizer.quantizer.counts == 1).all())
+        self._initialise = checkpoint is None and untrained
+        self._config, self._workers = stepper.config, stepper.config.workers
+        self._metrics: Metrics = {}  # of the last validation
+        self._started = time.monotonic()
+        self._last_log = (self._started, self.step)
 
     @property
     def seconds(self) -> float:
         """Seconds of training so far, resumptions included."""
-        return self.before + time.monotonic() - self.started
+        return self._before + time.monotonic() - self._started
 
-    def go(self, initialise: bool) -> Result:
-        run, stepper, training = self.run, self.run.stepper, self.config.training
-        if run.folder is not None and self.config.workers.first:
-            self.file = MetricsFile(run.folder / "metrics.jsonl", run.step)
+    def go(self) -> Result:
+        """Train to the end, or until a signal stops the run."""
+        stepper, training = self.stepper, self._config.training
         self._call("on_start")
         task = "training: compiling" if stepper.compiled else "training"
-        self.progress(task, run.step, training.steps)
+        self._progress(task, self.step, training.steps)
         finished = False
         try:
-            batches = self.data.loader.batches(run.step)
-            for step in range(run.step, training.steps):
+            batches = self._data.loader.batches(self.step)
+            for step in range(self.step, training.steps):
                 loaded = next(batches)
-                values = to_device(step_values(self.config, step), stepper.device)
+                values = to_device(step_values(self._config, step), stepper.device)
                 if stepper.steps_done == 0:
-                    if initialise:
+                    if self._initialise:
                         stepper.initialise_codebook(loaded)
                     stepper.warm_up(loaded, values)
-                    self.stop.listen()
-                    self.last_log = (time.monotonic(), step)
+                    self._stop.listen()
+                    self._last_log = (time.monotonic(), step)
                 stepper(loaded, values, step)
-                run.step = step + 1
+                self.step = step + 1
                 self._after_step()
                 if self._must_stop():
                     break
-            finished = run.step == training.steps
+            finished = self.step == training.steps
             if not finished:
                 self._checkpoint()
             again = finished and stepper.steps_done == 0  # the run was resumed after its last step
@@ -284,12 +300,12 @@ class _Loop:
         finally:
             self._call("on_end", finished)
             # In every process: each reads different images.
-            if problems := self.data.loader.report():
+            if problems := self._data.loader.report():
                 warnings.warn(problems, stacklevel=3)
-        return Result(stepper.tokenizer.eval(), finished, run.step, self.metrics, run.folder)
+        return Result(stepper.tokenizer.eval(), finished, self.step, self._metrics, self.folder)
 
     def _after_step(self) -> None:
-        step, training = self.run.step, self.config.training
+        step, training = self.step, self._config.training
         last = step == training.steps
         if step % training.log_every == 0 or last:
             self._log()
@@ -298,64 +314,55 @@ class _Loop:
             self._validate()
         if step % training.checkpoint_every == 0 or last:
             self._checkpoint()
-        begun, at = self.last_log
-        self.last_log = (begun + time.monotonic() - pause, at)
+        begun, at = self._last_log
+        self._last_log = (begun + time.monotonic() - pause, at)
 
     def _must_stop(self) -> bool:
-        if self.config.workers.world == 1:
-            return self.stop.requested
+        if self._workers.world == 1:
+            return self._stop.requested
         # Processes receive signals at different steps. They agree when they log.
-        if self.run.step % self.config.training.log_every:
+        if self.step % self._config.training.log_every:
             return False
-        requested = torch.tensor(float(self.stop.requested), device=self.run.stepper.device)
+        requested = torch.tensor(float(self._stop.requested), device=self.stepper.device)
         return bool(summed(requested).item())
 
     def _log(self) -> None:
-        stepper, step = self.run.stepper, self.run.step
+        stepper, step, training = self.stepper, self.step, self._config.training
         # Phase 1 has no targets.
-        targets = self.config.phase(step - stepper.counted) > 1
+        targets = self._config.phase(step - stepper.counted) > 1
         means = stepper.take_metrics()
         self._check_trouble()
-        begun, at = self.last_log
-        now = time.monotonic()
-        images = (step - at) * self.config.training.batch
-        self.last_log = (now, step)
-        if self.config.workers.first:
-            metrics = {
-                "phase": float(self.config.phase(step - 1)),
-                **summary(means, targets=targets),
-                **codebook_health(
-                    stepper.tokenizer.quantizer.counts, self.config.training.reseed_below
-                ),
-                "images_per_second": images / max(now - begun, 1e-9),
-            }
-            self._report("training", metrics)
-            self._call("on_log", metrics)
-            self._show_progress(metrics)
+        begun, at = self._last_log
+        self._last_log = (time.monotonic(), step)
+        if not self._workers.first:
+            return
+        metrics = {
+            "phase": float(self._config.phase(step - 1)),
+            **summary(means, targets=targets),
+            **codebook_health(stepper.tokenizer.quantizer.counts, training.reseed_below),
+            "images_per_second": (step - at)
+            * training.batch
+            / max(self._last_log[0] - begun, 1e-9),
+        }
+        self._call("on_log", metrics)
+        loss, speed = metrics["loss"], metrics["images_per_second"]
+        LOGGER.info("step %d/%d loss %.4f %.0f img/s", step, training.steps, loss, speed)
+        text = f"training: phase {metrics['phase']:.0f}  loss {loss:.3f}"
+        if self._metrics:
+            text += f"  R² {self._metrics['r2_centred']:.3f}"
+            text += f"  length {self._metrics['length_mean']:.1f}"
+        self._progress(f"{text}  {speed:,.0f} img/s", step, training.steps)
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        for callback in self.callbacks:
-            getattr(callback, hook)(self.run, *arguments)
-
-    def _report(self, kind: str, metrics: Metrics) -> None:
-        if self.file is not None:
-            self.file.add(kind, self.run.step, metrics)
-
-    def _show_progress(self, metrics: Metrics) -> None:
-        text = f"training: phase {metrics['phase']:.0f}  loss {metrics['loss']:.3f}"
-        if self.metrics:  # of the last validation
-            text += f"  R² {self.metrics['r2_centred']:.3f}"
-            text += f"  length {self.metrics['length_mean']:.1f}"
-        text += f"  {metrics['images_per_second']:,.0f} img/s"
-        self.progress(text, self.run.step, self.config.training.steps)
+        for callback in self._callbacks:
+            getattr(callback, hook)(self, *arguments)
 
     def _check_trouble(self) -> None:
-        found = stepper_trouble(self.run.stepper)
+        found = stepper_trouble(self.stepper)
         if found is None:
             return
         step, what = found
-        folder = self.run.folder
-        paths = checkpoint_paths(folder / "checkpoints") if folder else []
+        paths = checkpoint_paths(self.folder / "checkpoints") if self.folder else []
         last = f"The last good checkpoint is {paths[0]}." if paths else "There is no checkpoint."
         raise TrainingError(
             f"Training failed at step {step}: {what}. {last}",
@@ -364,33 +371,34 @@ class _Loop:
 
     def _validate(self) -> None:
         self._check_trouble()
-        stepper = self.run.stepper
-        if not len(self.data.held_out):
+        tokenizer = self.stepper.tokenizer
+        if not len(self._data.held_out):
             return
-        stepper.tokenizer.eval()
-        with stepper.averaged_weights():
-            self.metrics = validate(stepper.tokenizer, self.data.held_out)
-        stepper.tokenizer.train()
-        self._report("validation", self.metrics)
-        self._call("on_validation", self.metrics)
+        tokenizer.eval()
+        with self.stepper.averaged_weights():
+            self._metrics = validate(tokenizer, self._data.held_out)
+        tokenizer.train()
+        if self._workers.first:
+            r2, length = self._metrics["r2_centred"], self._metrics["length_mean"]
+            LOGGER.info("step %d held-out R² centred %.4f mean length %.1f", self.step, r2, length)
+        self._call("on_validation", self._metrics)
 
     def _checkpoint(self) -> None:
         self._check_trouble()
-        run = self.run
-        if run.folder is None or not self.config.workers.first:
+        if self.folder is None or not self._workers.first:
             return
         about = {
-            "preset": to_dict(run.preset),
-            **self.facts,
-            "counted": run.stepper.counted,
+            "preset": to_dict(self.preset),
+            **self._facts,
+            "counted": self.stepper.counted,
             "seconds": self.seconds,
         }
         path = write_checkpoint(
-            run.folder / "checkpoints",
-            state_of(run.stepper),
-            run.step,
+            self.folder / "checkpoints",
+            state_of(self.stepper),
+            self.step,
             about,
-            keep=self.config.training.keep_checkpoints,
+            keep=self._config.training.keep_checkpoints,
         )
         self._call("on_checkpoint", path)
 
@@ -399,50 +407,44 @@ class _Loop:
 
         With `keep`, an existing model is kept: it may have gained a decoder or another length head.
         """
-        run, stepper = self.run, self.run.stepper
+        stepper, preset, fields = self.stepper, self.preset, self._data.held_out
         if stepper.averaged is not None:
             stepper.use_averaged_weights()
-        tokenizer, preset = stepper.tokenizer, run.preset
-        head, fields = tokenizer.length_head, self.data.held_out
-        if isinstance(head, RateHead) and len(fields):
+        tokenizer = stepper.tokenizer
+        if isinstance(tokenizer.length_head, RateHead) and len(fields):
             encodings = map(tokenizer.eval().analyse_field, fields.split(64))
-            calibrate(head, measure(tokenizer, encodings, len(fields)))
+            calibrate(tokenizer.length_head, measure(tokenizer, encodings, len(fields)))
+        name, images = self._data.name, self._data.loader.images
         tokenizer.about |= {
-            "data": f"{self.data.name} ({self.data.loader.images:,} images)",
+            "data": f"{name} ({images:,} images)",
             "steps": f"{preset.training.steps:,} of {preset.training.batch} images",
             "time": f"{self.seconds / 3600:.2f} h",
             "machine": describe_machine(stepper.device)["device"],
-            "metrics": {f"{name}, held out": value for name, value in self.metrics.items()},
+            "metrics": {f"{name}, held out": value for name, value in self._metrics.items()},
             "training": {
-                "data": self.data.name,
-                "images": self.data.loader.images,
+                "data": name,
+                "images": images,
                 "objective": to_dict(preset.objective),
                 "curriculum": to_dict(preset.curriculum),
                 # Without the spec of the data, which may hold a path of this machine.
                 "training": to_dict(replace(preset.training, data="")),
             },
         }
-        # The mean field of a few images is made of these images.
-        if len(fields) > 3 and (warning := _below_mean_field(self.metrics)):
+        r2, floor = (self._metrics.get(f"r2_centred{which}", 0) for which in ("", "_mean_field"))
+        # The mean field, which needs no tokens, of a few images is made of these images.
+        if len(fields) > 3 and not r2 > floor:
+            warning = (
+                "On held-out images this model explains no more than the mean field does without "
+                f"tokens: R² centred is {r2:.3f}, that of the mean field {floor:.3f}."
+            )
             tokenizer.about["warning"] = warning
             warnings.warn(f"{warning} Train longer, on more images, or larger.", stacklevel=4)
-        if run.folder is not None and self.config.workers.first:
-            if not (keep and (run.folder / "model" / "config.json").is_file()):
-                tokenizer.save_pretrained(run.folder / "model")
-            lines = read_metrics(run.folder / "metrics.jsonl")
-            ends = self.config.curriculum.phase_ends if self.config.has_oracle else ()
-            plot_run(lines, ends, run.folder)
-
-
-def _below_mean_field(metrics: Metrics) -> str:
-    """A warning if the mean field, which needs no tokens, explains as much of held-out images."""
-    r2, floor = (metrics.get(f"r2_centred{which}", 0.0) for which in ("", "_mean_field"))
-    if not metrics or r2 > floor:
-        return ""
-    return (
-        f"On held-out images this model explains no more than the mean field does without tokens: "
-        f"R² centred is {r2:.3f}, that of the mean field {floor:.3f}."
-    )
+        if self.folder is not None and self._workers.first:
+            if not (keep and (self.folder / "model" / "config.json").is_file()):
+                tokenizer.save_pretrained(self.folder / "model")
+            lines = read_metrics(self.folder / "metrics.jsonl")
+            ends = self._config.curriculum.phase_ends if self._config.has_oracle else ()
+            plot_run(lines, ends, self.folder)
 
 
 def summary(means: Mapping[str, float], *, targets: bool = True) -> Metrics:
@@ -500,9 +502,9 @@ def warm_start(tokenizer: Tokenizer, source: Tokenizer) -> set[str]:
     # Codes only fit the tokens they were learned from, so the quantizer is copied as a whole.
     if any(name.startswith("quantizer.") for name in (target.keys() | given.keys()) - fits):
         fits -= {name for name in fits if name.startswith("quantizer.")}
+    sizes = {name: list(value.shape) for name, value in given.items()}
     unfit = [
-        f"{name} {list(value.shape)}"
-        + (f", given as {list(given[name].shape)}" if name in given else ", not given")
+        f"{name} {list(value.shape)}, given as {sizes.get(name, 'nothing')}"
         for name, value in target.items()
         if name not in fits
     ]
@@ -529,7 +531,7 @@ def _device(device: str | torch.device | None) -> torch.device:
 
 def _stored_preset(checkpoint: Checkpoint) -> Preset:
     # As a `Preset`, so that settings added since the run have their defaults.
-    return preset_from_dict(checkpoint.about["preset"], "checkpoint")
+    return from_dict(Preset, checkpoint.about["preset"], "checkpoint")
 
 
 def _check_same(checkpoint: Checkpoint, preset: Preset, now: Mapping[str, Any]) -> None:
@@ -545,25 +547,16 @@ def _check_same(checkpoint: Checkpoint, preset: Preset, now: Mapping[str, Any]) 
     )
 
 
-class _Stop:
+class _Stop(ExitStack):
     """Records SIGTERM and SIGINT from `listen` on, so that the loop can stop between two steps."""
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Stop:
-        return self
+    requested = False
 
     def listen(self) -> None:
         """Record signals from now on."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._note)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+                self.callback(signal.signal, number, signal.signal(number, self._note))
 
     def _note(self, number: int, frame: object) -> None:
         if self.requested and number == signal.SIGINT:

@@ -1,7 +1,8 @@
-"""Sizes, phases, memory and time of a run, for `strop train --dry-run`."""
+"""Sizes, phases, time and memory of a run, for `strop train --dry-run`."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import warnings
@@ -13,25 +14,16 @@ import torch
 from strop.curriculum import scaled
 from strop.data.spec import open_dataset
 from strop.data.subset import Subset
+from strop.device import sound_attention
 from strop.model.teacher import describe_teacher, teacher_parameters
 from strop.model.tokenizer import Tokenizer
 from strop.recorded import WARM_STEPS
-from strop.training.attention import attended, sound_attention
 from strop.training.distributed import Workers
+from strop.training.field_cache import FieldComputer
 from strop.training.forward import StepConfig, step_values
-from strop.training.loaders import split
 from strop.training.preset import Preset
-from strop.training.run_data import FieldComputer, check_held_out, fitting
+from strop.training.run_data import check_held_out, fitting, split
 from strop.training.step import Stepper
-
-PAPER_HOURS = {
-    ("dinov3-s", 256): 27,
-    ("dinov3-s", 512): 45,
-    ("dinov3-b", 256): 32,
-    ("dinov3-b", 512): 50,
-    ("dinov3-l", 512): 66,
-}
-"""Hours on one H100 by teacher and width of the generator: the paper's table of variants."""
 
 CPU_BATCH = 8
 """Images of a step that is timed on a CPU."""
@@ -46,23 +38,18 @@ PHASES = (
 
 
 def describe(preset: Preset) -> dict[str, Any]:
-    """Parameters, phase boundaries and estimated memory of a run."""
+    """Parameters and phase boundaries of a run."""
     model, training = preset.model, preset.training
     with torch.device("meta"):
         trainable = Tokenizer(model).trainable_parameters
-    curriculum = scaled(preset.curriculum, training.steps)
-    starts = (0, *curriculum.phase_ends)
-    ends = (*curriculum.phase_ends, training.steps)
-    phases = {name: (start, end) for name, start, end in zip(PHASES, starts, ends, strict=True)}
+    ends = (*scaled(preset.curriculum, training.steps).phase_ends, training.steps)
+    phases = dict(zip(PHASES, itertools.pairwise((0, *ends)), strict=True))
     if model.length_head.fixed is not None:
         phases = {"fixed length": (0, training.steps)}
-    name = model.teacher.name.removeprefix("random:")
     return {
         "trainable parameters": trainable,
         "teacher parameters": teacher_parameters(model.teacher.name),
         "phases": phases,
-        "estimated memory, GB": round(estimated_memory(preset, trainable) / 1e9, 2),
-        "paper hours on an H100": PAPER_HOURS.get((name, model.generator.width)),
     }
 
 
@@ -92,76 +79,46 @@ def describe_data(
     }
 
 
-def estimated_memory(preset: Preset, trainable: int) -> float:
-    """Rough number of bytes: weights, gradients, moments, and activations for the backward pass.
-
-    Activations are about ten vectors of the width and two of the feed-forward per token and layer
-    in bf16, three rows of similarities per program token in fp32, and the field in fp32.
-    """
-    model, training = preset.model, preset.training
-    locations, k = model.grid**2, model.max_length
-
-    def kept(tokens: int, depth: int, width: int, feedforward: int) -> int:
-        return tokens * depth * (10 * width + 2 * feedforward) * 2
-
-    generator, interpreter = model.generator, model.interpreter
-    image = kept(locations + k, generator.depth, generator.width, generator.feedforward)
-    image += kept(locations, interpreter.depth, interpreter.width, interpreter.feedforward)
-    image += 3 * k * model.quantizer.codes * 4 + 4 * locations * model.teacher.width * 4
-    return 16 * trainable + training.batch * image
-
-
 def measure(preset: Preset, device: torch.device, *, steps: int = 5) -> dict[str, Any]:
     """Time a few steps of each kind on random fields: speed, peak memory and projected hours."""
-    with sound_attention(*attended(preset.model)):  # as in the run itself
-        return _measured(preset, device, steps)
-
-
-def _measured(preset: Preset, device: torch.device, steps: int) -> dict[str, Any]:
     # A CPU takes proportionally longer for a larger batch.
     batch = min(preset.training.batch, CPU_BATCH if device.type == "cpu" else sys.maxsize)
     share = preset.training.batch / batch
     preset = replace(preset, training=replace(preset.training, batch=batch))
     model, training = preset.model, preset.training
     tokenizer = Tokenizer(model).to(device)
-    config = StepConfig.of(preset, tokenizer)
+    config = StepConfig(preset)
     shape = (training.batch, model.grid**2, model.teacher.width)
-    fields = torch.randn(shape, device=device, dtype=torch.bfloat16)
-    loaded = (fields,)
+    loaded = (torch.randn(shape, device=device, dtype=torch.bfloat16),)
     stepper = Stepper(tokenizer, lambda loaded: loaded[0], config, device=device)
-    stepper.initialise_codebook(loaded)
-    first_probe = config.curriculum.phase_ends[0]
-    at = {"phase 1": 0}
-    if config.has_oracle:
-        at["phases 2 to 4"] = first_probe
-    started = time.perf_counter()
-    stepper.warm_up(loaded, step_values(config, 0).to(device))
-    for step in at.values():
-        # Enough steps to choose kernels and, on a GPU, to record the graph.
-        for _ in range(WARM_STEPS + 1 if stepper.compiled else 1):
-            stepper(loaded, step_values(config, step).to(device), step)
-    _wait(device)
-    report: dict[str, Any] = {"seconds to compile": round(time.perf_counter() - started, 1)}
-    seconds = {}
-    for name, step in at.items():
+    first_probe = config.curriculum.phase_ends[0] if config.has_oracle else training.steps
+    at = {"phase 1": 0} | ({"phases 2 to 4": first_probe} if config.has_oracle else {})
+
+    def seconds(step: int, count: int) -> float:
         values = step_values(config, step).to(device)
-        stepper(loaded, values, step)
-        _wait(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         started = time.perf_counter()
-        for _ in range(steps):
+        for _ in range(count):
             stepper(loaded, values, step)
-        _wait(device)
-        seconds[name] = share * (time.perf_counter() - started) / steps
-        report[f"images per second, {name}"] = round(share * training.batch / seconds[name], 1)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return (time.perf_counter() - started) / count
+
+    with sound_attention():  # as in the run itself
+        stepper.initialise_codebook(loaded)
+        started = time.perf_counter()
+        stepper.warm_up(loaded, step_values(config, 0).to(device))
+        for step in at.values():
+            # Enough steps to choose kernels and, on a GPU, to record the graph.
+            seconds(step, WARM_STEPS + 1 if stepper.compiled else 1)
+        report: dict[str, Any] = {"seconds to compile": round(time.perf_counter() - started, 1)}
+        taken = {name: share * seconds(step, steps) for name, step in at.items()}
+    for name, each in taken.items():
+        report[f"images per second, {name}"] = round(share * batch / each, 1)
     if device.type == "cuda":
         report["peak memory, GB"] = round(torch.cuda.max_memory_allocated(device) / 1e9, 1)
-    early = first_probe if config.has_oracle else training.steps
-    late = seconds.get("phases 2 to 4", seconds["phase 1"])
-    total = early * seconds["phase 1"] + (training.steps - early) * late
+    late = taken.get("phases 2 to 4", taken["phase 1"])
+    total = first_probe * taken["phase 1"] + (training.steps - first_probe) * late
     report["projected hours"] = round(total / 3600, 4)
     return report
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

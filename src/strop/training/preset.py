@@ -17,22 +17,6 @@ from strop.objective import ObjectiveConfig
 
 FOLDER = Path(__file__).parents[1] / "presets"
 
-RETIRED = {
-    "curriculum.enabled": True,
-    "curriculum.bias_steps": None,
-    "curriculum.fixed_length": None,
-    "curriculum.oracle_maximum": None,
-    "curriculum.oracle": "error",
-    "curriculum.oracle_contrast": 1.0,
-    "curriculum.oracle_zoom": 4,
-    "curriculum.oracle_tolerance": 0.05,
-    "curriculum.price_per": "token",
-    "curriculum.price_rate": 0.02,
-    "curriculum.rate_knots": 10,
-    "objective.distillation_weight": 0.0,
-}
-"""Removed settings of older presets and runs, and their defaults; see `drop_retired`."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
@@ -130,11 +114,6 @@ class Preset:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
-def preset_from_dict(values: Mapping[str, Any], where: str = "preset") -> Preset:
-    """A preset from the tables of a file, a run or a checkpoint; `where` names it in errors."""
-    return configs.from_dict(Preset, configs.drop_retired(values, RETIRED, where), where)
-
-
 def preset_names() -> list[str]:
     """The names of all bundled presets."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
@@ -147,7 +126,8 @@ def load_preset(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     types are checked after the tables are merged.
     """
     expect(name, str | Path, "a preset", ConfigError, "Give a name or a .toml file.")
-    preset = preset_from_dict({**_tables(str(name), ()), "name": Path(name).stem})
+    values = {**_tables(str(name), ()), "name": Path(name).stem}
+    preset = configs.from_dict(Preset, values, "preset")
     expect(overrides, Mapping | None, "a table of settings", ConfigError, "Give {KEY: VALUE}.")
     return configs.override(preset, overrides) if overrides else preset
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import warnings
-import zlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from strop.config import changes
 from strop.curriculum import CurriculumState
 from strop.errors import FormatError, TrainingError, parsing
 from strop.files import atomic_path, check_format, format_tag
+from strop.identity import of_tensors
 from strop.training import distributed
 from strop.training.step import Stepper
 
@@ -59,7 +59,7 @@ def write_checkpoint(
         "format": format_tag(kind, _VERSION),
         "step": str(step),
         "about": json.dumps(about),
-        "crc32": str(_checksum(tensors)),
+        "digest": of_tensors(tensors),
     }
     try:
         with atomic_path(path) as temporary:
@@ -145,9 +145,9 @@ def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     check_format(metadata.get("format"), kind, _VERSION, path)
-    if metadata.get("crc32") != str(_checksum(tensors)):
+    if metadata.get("digest") != of_tensors(tensors):
         raise FormatError(
-            f"The checkpoint {path} is damaged: its checksum is wrong.", "Use an earlier one."
+            f"The checkpoint {path} is damaged: its digest is wrong.", "Use an earlier one."
         )
     with parsing(FormatError, *damaged):
         return Checkpoint(path, int(metadata["step"]), json.loads(metadata["about"]), tensors)
@@ -156,13 +156,10 @@ def read_checkpoint(path: Path, kind: str = _KIND) -> Checkpoint:
 @torch.no_grad()
 def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     """Restore the state of a checkpoint."""
-    tensors, counted = checkpoint.tensors, int(checkpoint.about["counted"])
+    tensors = checkpoint.tensors
     # Tensors are copied in place, because a CUDA graph may refer to them.
     for name, kept in state_of(stepper).items():
         if name.startswith("rng."):
-            continue
-        if name == "totals" and name in tensors and tensors[name].shape != kept.shape:
-            counted = 0  # an older run logged other metrics: the next line covers fewer steps
             continue
         if name not in tensors or tensors[name].shape != kept.shape:
             raise TrainingError(
@@ -173,7 +170,7 @@ def restore(stepper: Stepper, checkpoint: Checkpoint) -> None:
     torch.set_rng_state(tensors["rng.cpu"])
     if stepper.device.type == "cuda" and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"], stepper.device)
-    stepper.counted = counted
+    stepper.counted = int(checkpoint.about["counted"])
 
 
 def state_of(stepper: Stepper) -> dict[str, Tensor]:
@@ -191,12 +188,3 @@ def state_of(stepper: Stepper) -> dict[str, Tensor]:
     if stepper.device.type == "cuda":
         state["rng.cuda"] = torch.cuda.get_rng_state(stepper.device)
     return state
-
-
-def _checksum(tensors: dict[str, Tensor]) -> int:
-    total = 0
-    for name in sorted(tensors):
-        total = zlib.crc32(name.encode(), total)
-        content = tensors[name].contiguous().flatten().view(torch.uint8).numpy()
-        total = zlib.crc32(content.data, total)
-    return total

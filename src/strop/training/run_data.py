@@ -1,64 +1,56 @@
-"""Opens the data of a run: a loader of fields, and held-out fields."""
+"""The data of a run: loaders of fields, from memory or from the teacher, and held-out fields."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from strop import identity
-from strop.data.loader import image_batches
+from strop.data.loader import Loader
 from strop.data.record import Dataset
 from strop.data.spec import open_dataset, parse_spec
 from strop.data.subset import Subset
-from strop.device import to_device_if_fits
-from strop.errors import TeacherError, TrainingError
+from strop.device import to_device, to_device_if_fits
+from strop.errors import TrainingError
 from strop.files import PathLike
-from strop.model.teacher import Teacher, describe_teacher, load_teacher, scale_for
+from strop.images import Fit
+from strop.model.teacher import describe_teacher, scale_for
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
+from strop.prefetch import map_ahead
 from strop.progress import Progress, no_progress
 from strop.training import distributed
 from strop.training.distributed import Workers
-from strop.training.draws import uniform
-from strop.training.field_cache import (
-    FieldCache,
-    FieldInfo,
-    open_fields,
-    versions_of,
-    write_fields,
-)
-from strop.training.loaders import (
-    CachedFieldLoader,
-    FieldLoader,
-    OnlineFieldLoader,
-    check_images,
-    compiled_teacher,
-    split,
-    teacher_field,
-)
+from strop.training.draws import Order, generator, versions
+from strop.training.field_cache import FieldComputer, compiled_teacher, open_fields, teacher_field
 from strop.training.preset import Preset, TrainingConfig
-from strop.training.views import NUMBERS, view_images
+from strop.training.views import draw_versions, version_images
+
+Loaded = tuple[Tensor, ...]
+
+AHEAD = 3
+"""Number of batches that are read in advance."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of a run, and the model's config with the teacher that was used.
+    """The data of a run.
 
-    training                     the settings, with a smaller batch if there are few images
+    preset                       with the teacher that was used, and a smaller batch for few images
     held_out                     (V, S, d_enc) bf16, in the teacher's scale
     name                         name of the data for a model card
     teacher_digest, data_digest  identities of teacher and data; empty if unknown
     """
 
     loader: FieldLoader
-    training: TrainingConfig
+    preset: Preset
     held_out: Tensor
-    config: TokenizerConfig
     name: str
     teacher_digest: str
     data_digest: str
@@ -91,34 +83,27 @@ def open_data(
     most = training.held_out if other is None else 0
     training = fitting(training, len(split(len(source), most)[0]), workers, report)
 
-    fields, teacher_digest = None, ""
+    teacher_digest = ""
     if isinstance(source, Tensor):
-        fields = source
-        data_digest = identity.digest(list(fields.shape), identity.of_tensor(fields[:8]))
+        data_digest = identity.digest(list(source.shape), identity.of_tensor(source[:8]))
     else:
         data_digest = identity.of_dataset(source)
         if cache == "memory":
-            fields = computer.fields(source, training, progress)
+            source = computer.fields(source, training, progress)  # without broken images
         elif cache is not None:
-            name = data if isinstance(data, str) else source.name
-            file = _cached(Path(cache), computer, source, name, data_digest, workers, progress)
-            fields, teacher_digest = file.fields, file.info.teacher_digest
-
-    def plain_fields(indices: Tensor) -> Tensor:
-        """The fields of unchanged images, (n, S, d_enc)."""
-        if isinstance(source, Tensor):
-            return source[indices.to(source.device), 0]
-        return computer.plain(Subset(source, indices.tolist()))
-
-    if fields is not None:  # without broken images
-        source = fields
+            if workers.first:
+                name = data if isinstance(data, str) else source.name
+                origin = computer.origin(name, data_digest)
+                if not Path(cache).exists():
+                    computer.write(cache, origin, source, progress)
+                open_fields(cache).check(origin, (config.grid**2, config.teacher.width))
+            distributed.wait_for_all()
+            file = open_fields(cache)
+            source, teacher_digest = file.fields, file.origin["teacher_digest"]
     kept, held = split(len(source), most)
-    if other is None:
-        held_out = plain_fields(held)
-    else:
-        held_out = other[:, 0] if isinstance(other, Tensor) else computer.plain(other)
+    held_out = computer.plain(_rows(source, held) if other is None else other)
     if teacher is not None:
-        sample = held_out if len(held_out) else plain_fields(kept[:16])
+        sample = held_out if len(held_out) else computer.plain(_rows(source, kept[:16]))
         config = replace(config, teacher=replace(config.teacher, scale=scale_for(sample)))
 
     loader: FieldLoader
@@ -126,13 +111,10 @@ def open_data(
         resident = to_device_if_fits(source, device)
         loader = CachedFieldLoader(resident, training, workers, device=device, kept=kept)
     else:
+        compiled = device.type == "cuda" and training.compile != "off"
         loader = OnlineFieldLoader(
             Subset(source, kept.tolist()),
-            compiled_teacher(
-                computer.teacher,
-                device.type == "cuda" and training.compile != "off",
-                config.image_size,
-            ),
+            compiled_teacher(computer.teacher, compiled, config.image_size),
             training,
             workers,
             size=config.image_size,
@@ -142,9 +124,8 @@ def open_data(
         )
     return RunData(
         loader,
-        training,
+        replace(preset, model=config, training=training),
         held_out.to(device),
-        config,
         data_name(data),
         teacher_digest or computer.loaded_digest,
         data_digest,
@@ -172,130 +153,6 @@ def fitting(
     return replace(training, batch=batch)
 
 
-def cache_fields(
-    path: PathLike,
-    data: str | Dataset,
-    config: TokenizerConfig,
-    training: TrainingConfig,
-    *,
-    device: str | torch.device = "cpu",
-    loading_workers: int = 0,
-    progress: Progress = no_progress,
-) -> FieldCache:
-    """Write the fields of a dataset, in the versions of `training`, to a cache file."""
-    computer = FieldComputer(config, training, torch.device(device), loading_workers, warnings.warn)
-    dataset = open_dataset(data)
-    name = data if isinstance(data, str) else data.name
-    info = computer.info(name, identity.of_dataset(dataset))
-    chunks = computer.chunks(dataset, training)
-    return write_fields(path, chunks, info, images=len(dataset), progress=progress)
-
-
-@dataclass(eq=False)
-class FieldComputer:
-    """Computes fields with the model's teacher, or with that of `tokenizer`, loaded on first use.
-
-    `report` is called with a message that names broken images.
-    """
-
-    config: TokenizerConfig
-    training: TrainingConfig
-    device: torch.device
-    loading_workers: int = 0
-    report: Callable[[str], None] | None = None
-    tokenizer: Tokenizer | None = None
-
-    @cached_property
-    def teacher(self) -> Teacher:
-        """The teacher, on the device."""
-        expected = self.config.teacher
-        teacher = self.tokenizer.teacher if self.tokenizer else load_teacher(expected.name)
-        if teacher.width != expected.width:
-            raise TrainingError(
-                f"The teacher {expected.name} has fields of width {teacher.width}, the model "
-                f"expects {expected.width}.",
-                "Set model.teacher.width to the teacher's.",
-            )
-        return teacher.to(self.device)
-
-    @property
-    def loaded_digest(self) -> str:
-        """The teacher's digest; empty if it was not loaded."""
-        return self.teacher.digest if "teacher" in self.__dict__ else ""
-
-    def info(self, data: str, data_digest: str, *, need_teacher: bool = True) -> FieldInfo:
-        """The identity of the fields of a dataset.
-
-        Without `need_teacher`, the digest is empty if the teacher cannot be loaded.
-        """
-        try:
-            teacher_digest = self.teacher.digest
-        except TeacherError:
-            if need_teacher:
-                raise
-            teacher_digest = ""
-        return FieldInfo(
-            teacher=self.config.teacher.name,
-            data=data,
-            teacher_digest=teacher_digest,
-            data_digest=data_digest,
-            image_size=self.config.image_size,
-            fit=self.config.fit,
-            versions=versions_of(self.training),
-        )
-
-    def chunks(self, dataset: Dataset, training: TrainingConfig) -> Iterator[Tensor]:
-        """The fields of a dataset in chunks, in all versions of `training`."""
-        config = self.config
-        images = image_batches(
-            dataset,
-            size=config.image_size,
-            fit=config.fit,
-            device=self.device,
-            workers=self.loading_workers,
-            report=self.report,
-        )
-        return compute_fields(images, self.teacher, training)
-
-    def plain(self, dataset: Dataset) -> Tensor:
-        """(n, S, d_enc) bf16 on the device: the fields of the unchanged images."""
-        return self.fields(dataset, replace(self.training, flip=False, views=0))[:, 0]
-
-    def fields(
-        self, dataset: Dataset, training: TrainingConfig, progress: Progress = no_progress
-    ) -> Tensor:
-        """(n, m, S, d_enc) bf16 on the device: all fields of a dataset, in m versions."""
-        shape = (self.config.grid**2, self.config.teacher.width)
-        # Written in place, because they may fill more than half of a GPU.
-        fields = torch.empty(
-            (len(dataset), training.versions, *shape), dtype=torch.bfloat16, device=self.device
-        )
-        done = 0
-        for chunk in self.chunks(dataset, training) if len(dataset) else ():
-            fields[done : done + len(chunk)] = chunk
-            done += len(chunk)
-            progress("computing fields", done, len(dataset))
-        return fields[:done]
-
-
-@torch.no_grad()
-def compute_fields(
-    batches: Iterable[Tensor], teacher: Teacher, training: TrainingConfig
-) -> Iterator[Tensor]:
-    """Fields (b, m, S, d_enc) bf16 of batches (b, 3, H, H) uint8, in the m versions of `training`.
-
-    The teacher runs on the device of its weights, on a GPU in bf16.
-    """
-    device = teacher.mean.device
-    for number, images in enumerate(batches):
-        shown = [images, images.flip(-1)] if training.flip else [images]
-        for view in range(training.views):
-            random = uniform(training.seed, f"view {view}", number, len(images), NUMBERS)
-            shown.append(view_images(images, random.to(device), training))
-        fields = [teacher_field(teacher, version) for version in shown]
-        yield torch.stack(fields, dim=1).bfloat16()
-
-
 def check_held_out(data: object, validation: object) -> None:
     """Raise if training and validation images are the same."""
     if not (isinstance(data, str) and isinstance(validation, str)):
@@ -317,26 +174,11 @@ def data_name(data: str | Dataset | Tensor) -> str:
     return str(replace(spec, path=Path(spec.path).name))
 
 
-def _cached(
-    path: Path,
-    computer: FieldComputer,
-    dataset: Dataset,
-    name: str,
-    data_digest: str,
-    workers: Workers,
-    progress: Progress,
-) -> FieldCache:
-    """The cache at `path`, written by the first process if it does not exist."""
-    config = computer.config
-    if workers.first:
-        new = not path.exists()
-        info = computer.info(name, data_digest, need_teacher=new)
-        if new:
-            chunks = computer.chunks(dataset, computer.training)
-            write_fields(path, chunks, info, images=len(dataset), progress=progress)
-        open_fields(path).check(info, (config.grid**2, config.teacher.width))
-    distributed.wait_for_all()
-    return open_fields(path)
+def _rows(source: Dataset | Tensor, indices: Tensor) -> Dataset | Tensor:
+    """Some records of a dataset, or some fields."""
+    if isinstance(source, Tensor):
+        return source[indices.to(source.device)]
+    return Subset(source, indices.tolist())
 
 
 def _opened(data: str | Dataset | Tensor, config: TokenizerConfig) -> Dataset | Tensor:
@@ -350,3 +192,144 @@ def _opened(data: str | Dataset | Tensor, config: TokenizerConfig) -> Dataset | 
             f"Give (n, m, {expected[0]}, {expected[1]}), m versions of each image.",
         )
     return data
+
+
+class FieldLoader(ABC):
+    """Endless batches of fields of `images` images, as a pure function of the step."""
+
+    def __init__(
+        self, images: int, training: TrainingConfig, workers: Workers, device: torch.device
+    ) -> None:
+        check_images(images, training.batch)
+        self.images, self.training = images, training
+        self.workers, self.device = workers, device
+        self.order = Order(images, training.batch, seed=training.seed)
+
+    @abstractmethod
+    def batches(self, step: int) -> Iterator[Loaded]:
+        """This process's part of the batches of `step`, `step + 1`, ..., on the device."""
+
+    @abstractmethod
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """The field (B, S, d_enc), in the teacher's scale, of one of those batches."""
+
+    def report(self) -> str | None:
+        """A message that names the broken images so far; None if there are none."""
+        return None
+
+
+class CachedFieldLoader(FieldLoader):
+    """Batches of fields (n, m, S, d_enc) in memory or mapped, one random version of each image.
+
+    The step gathers fields that are on its device. Otherwise a thread reads batches in advance.
+    `kept` are the training images, by default all.
+    """
+
+    def __init__(
+        self,
+        fields: Tensor,
+        training: TrainingConfig,
+        workers: Workers,
+        *,
+        device: torch.device,
+        kept: Tensor | None = None,
+    ) -> None:
+        self.kept = torch.arange(len(fields)) if kept is None else kept
+        super().__init__(len(self.kept), training, workers, device)
+        self.versions = fields.shape[1]
+        self.fields = fields.flatten(0, 1)
+        self.resident = fields.device.type == device.type
+
+    def rows(self, step: int) -> Tensor:
+        """(B,) int64: the rows of this process's batch in the flattened fields."""
+        training = self.training
+        rows = self.kept[self.order.rows(step)] * self.versions
+        rows = rows + versions(training.seed, step, training.batch, self.versions)
+        return rows[self.workers.share(training.batch)]
+
+    def batches(self, step: int) -> Iterator[Loaded]:
+        """See `FieldLoader`."""
+        if self.resident:
+            while True:
+                yield (to_device(self.rows(step), self.device),)
+                step += 1
+        # The thread does no device work, which could interfere with the recording of a CUDA graph.
+        read = map_ahead(
+            lambda step: self.fields[self.rows(step)].pin_memory(), itertools.count(step), AHEAD
+        )
+        for fields in read:
+            yield (fields.to(self.device, non_blocking=True),)
+
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """See `FieldLoader`."""
+        return self.fields[loaded[0]] if self.resident else loaded[0]
+
+
+class OnlineFieldLoader(FieldLoader):
+    """Batches of images; the teacher runs in the step."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        teacher: Callable[[Tensor], Tensor],
+        training: TrainingConfig,
+        workers: Workers,
+        *,
+        size: int,
+        fit: Fit,
+        device: torch.device,
+        loading_workers: int = 0,
+    ) -> None:
+        super().__init__(len(dataset), training, workers, device)
+        self.teacher = teacher
+        self.loader = Loader(
+            dataset,
+            batch_size=training.batch // workers.world,
+            size=size,
+            fit=fit,
+            seed=training.seed,
+            shuffle=True,
+            drop_last=True,
+            workers=loading_workers,
+            rank=workers.rank,
+            world=workers.world,
+            pin_memory=device.type == "cuda",
+        )
+
+    def batches(self, step: int) -> Iterator[Loaded]:
+        """See `FieldLoader`."""
+        epoch, position = self.order.place(step)
+        self.loader.restore({"epoch": epoch, "position": position, "records": self.images})
+        share = self.workers.share(self.training.batch)
+        for batch in self.loader.forever():
+            drawn = draw_versions(self.training, step)[share]
+            yield to_device(batch.images, self.device), to_device(drawn, self.device)
+            step += 1
+
+    def field_of(self, loaded: Loaded) -> Tensor:
+        """See `FieldLoader`."""
+        images, drawn = loaded
+        return teacher_field(self.teacher, version_images(images, drawn, self.training))
+
+    def report(self) -> str | None:
+        """See `FieldLoader`."""
+        return self.loader.report()
+
+
+def split(images: int, held_out: int) -> tuple[Tensor, Tensor]:
+    """Training indices, and up to `held_out` validation indices (at most a tenth of `images`).
+
+    They do not depend on the seed, so that all runs of a sweep have the same validation images.
+    """
+    held_out = min(held_out, images // 10)
+    order = torch.randperm(images, generator=generator(0, "held out", images))
+    return order[held_out:].sort().values, order[:held_out].sort().values
+
+
+def check_images(images: int, batch: int) -> None:
+    """Raise if the images do not fill one batch."""
+    if images < batch:
+        raise TrainingError(
+            f"There are {images} images to train on, fewer than one batch of {batch}.",
+            "Use more data or a smaller batch.",
+        )

@@ -18,10 +18,10 @@ from strop.errors import ConfigError, TrainingError
 from strop.files import PathLike, write_json
 from strop.progress import Progress, no_progress
 from strop.training import distributed
-from strop.training.loaders import split
 from strop.training.loop import train
 from strop.training.plots import plot_frontier
 from strop.training.preset import Preset, load_preset
+from strop.training.run_data import split
 
 
 def sweep(
@@ -51,7 +51,14 @@ def sweep(
     ]
     presets = [override(preset, chosen) for chosen in combinations]
     if validation is None:
-        _check_held_out(len(data if isinstance(data, Tensor) else open_dataset(data)), presets)
+        images = len(data if isinstance(data, Tensor) else open_dataset(data))
+        for held_out in (each.training.held_out for each in presets):
+            if not len(split(images, held_out)[1]):
+                raise TrainingError(
+                    f"No validation images: training.held_out = {held_out} holds out none of "
+                    f"{images}.",
+                    "Give --val, or use at least 10 images and a training.held_out above 0.",
+                )
     folder, results, first = Path(out), [], distributed.this_process().first
     progress = progress if first else no_progress
     with distributed.only_writer(folder):
@@ -78,13 +85,3 @@ def sweep(
             if results:
                 plot_frontier(results, folder / "frontier.png")
     return results
-
-
-def _check_held_out(images: int, presets: Sequence[Preset]) -> None:
-    """Raise if a run would hold out no image for validation."""
-    for held_out in (preset.training.held_out for preset in presets):
-        if not len(split(images, held_out)[1]):
-            raise TrainingError(
-                f"No validation images: training.held_out = {held_out} holds out none of {images}.",
-                "Give --val, or use at least 10 images and a training.held_out above 0.",
-            )

@@ -1,14 +1,18 @@
-"""Export a tokenizer as ONNX graphs that need neither strop nor PyTorch.
+"""Tokenizers as ONNX graphs that need neither strop nor PyTorch, and the engines that run them.
 
 `encoder.onnx` contains the teacher and its preprocessing: uint8 images in, codes, lengths and all
 else of an `Encoding` out. `interpreter.onnx` takes codes and a mask to the field. Both take batches
-of any size.
+of any size. ONNX Runtime and OpenVINO run them on a CPU; their graphs are written when an engine is
+first used and kept under the digest of the model.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +24,11 @@ from torch import Tensor, nn
 
 from strop.errors import ModelError
 from strop.files import PathLike, atomic_path, exclusive, write_json, write_text
+from strop.identity import digest
+from strop.model.encoding import Encoding
 from strop.model.interpreter import prefix_mask
-from strop.model.rate_head import RateHead
+from strop.model.length_head import RateHead
+from strop.model.model_engine import ModelEngine
 from strop.model.teacher import PIXELS_PER_LOCATION, Teacher, bicubic
 from strop.model.tokenizer import Tokenizer
 from strop.optional import require
@@ -31,6 +38,9 @@ FORMAT = 1
 OPSET = 20  # ONNX Runtime reads it from version 1.17 on
 CONFIDENCE = 0.5  # of the curve in the graph, as in `Tokenizer.rate_curve`
 _MAX_BYTES = 1_900_000_000  # a protocol buffer holds 2 GiB
+
+Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+"""Inputs of a graph by name to its outputs by name."""
 
 
 class _Encoder(nn.Module):
@@ -125,9 +135,7 @@ def example_images(size: int) -> Tensor:
     """Three blocky pictures, uint8 `(3, 3, size, size)`, always the same."""
     random = torch.Generator().manual_seed(0)
     blocks = torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8, generator=random)
-    step = -(-size // 8)
-    whole = blocks.repeat_interleave(step, dim=-1).repeat_interleave(step, dim=-2)
-    return whole[..., :size, :size].contiguous()
+    return blocks.repeat_interleave(size // 8, dim=-1).repeat_interleave(size // 8, dim=-2)
 
 
 def _resize_by_products(teacher: Teacher, size: int) -> Callable[[Tensor, list[int]], Tensor]:
@@ -227,3 +235,114 @@ Codes that are not active have no effect; each row needs one that is.
 
 The same graphs run inside strop: `strop.load(NAME, engine="onnx")`.
 """
+
+
+# Engines.
+
+
+class _GraphEngine(ModelEngine):
+    """Runs the graphs of the weights that the tokenizer has now."""
+
+    packages: tuple[str, ...]
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        for package in self.packages:
+            require(package, ModelError)
+        self.folder = graphs_of(tokenizer)
+        self._runs: dict[tuple[str, int], Run] = {}
+
+    @abstractmethod
+    def open(self, path: Path) -> Run:
+        """Make a graph ready to run, in any number of threads."""
+
+    def encode(self, tokenizer: Tokenizer, images: Tensor) -> Encoding:
+        """See `ModelEngine.encode`."""
+        found = self._run(ENCODER, images=images)
+        names = Encoding.__dataclass_fields__
+        return Encoding(**{name: found[name] for name in found if name in names})
+
+    def field(self, tokenizer: Tokenizer, images: Tensor) -> Tensor:
+        """See `ModelEngine.field`: an output of the encoder."""
+        return self.encode(tokenizer, images).field
+
+    def interpret(self, tokenizer: Tokenizer, codes: Tensor, active: Tensor) -> Tensor:
+        """See `ModelEngine.interpret`."""
+        return self._run(INTERPRETER, codes=codes, active=active)["field"]
+
+    def _run(self, graph: str, **inputs: Tensor) -> dict[str, Tensor]:
+        # Opened once in every process: threads of a runtime do not survive a fork. What the parent
+        # opened is kept, because freeing it would wait for threads that do not exist here.
+        key = graph, os.getpid()
+        if key not in self._runs:
+            self._runs[key] = self.open(self.folder / graph)
+        arrays = {name: value.contiguous().numpy() for name, value in inputs.items()}
+        return {name: torch.from_numpy(found) for name, found in self._runs[key](arrays).items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "_runs": {}}
+
+
+class OnnxEngine(_GraphEngine):
+    """ONNX Runtime, in as many threads as PyTorch uses."""
+
+    packages = ("onnxruntime",)
+
+    def open(self, path: Path) -> Run:
+        """See `_GraphEngine.open`."""
+        runtime = require("onnxruntime", ModelError)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        names = [each.name for each in session.get_outputs()]
+        return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
+
+
+class OpenVinoEngine(_GraphEngine):
+    """OpenVINO, in as many threads as PyTorch uses."""
+
+    packages = ("openvino",)
+
+    def open(self, path: Path) -> Run:
+        """See `_GraphEngine.open`."""
+        openvino = require("openvino", ModelError)
+        options = {
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "INFERENCE_PRECISION_HINT": "f32",  # its default on some CPUs is bf16
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        core = openvino.Core()
+        model = core.read_model(path)
+        one = path.name == ENCODER  # image by image, as on every CPU: fixed shapes are faster
+        if one:
+            model.reshape([1, *list(model.inputs[0].partial_shape)[1:]])
+        request = core.compile_model(model, "CPU", options).create_infer_request()
+        names = [each.any_name for each in request.model_outputs]
+        lock = threading.Lock()  # a request runs once at a time
+
+        def infer(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            with lock:
+                found = request.infer(arrays, share_inputs=True)
+                return {name: np.array(found[at]) for at, name in enumerate(names)}
+
+        def infer_each(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            (images,) = arrays.values()
+            rows = [infer({"images": images[row : row + 1]}) for row in range(len(images))]
+            return {name: np.concatenate([row[name] for row in rows]) for name in names}
+
+        return infer_each if one else infer
+
+
+def graphs_of(tokenizer: Tokenizer) -> Path:
+    """The folder of the graphs of a tokenizer, written if it is not there yet.
+
+    They are under `$XDG_CACHE_HOME/strop`, or `~/.cache/strop`.
+    """
+    identity = tokenizer.identity
+    key = digest(identity.as_dict(), FORMAT, OPSET, torch.__version__)
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "strop" / "onnx" / key
+    graphs = [folder / ENCODER, folder / INTERPRETER]
+    if not all(path.is_file() for path in graphs):
+        write_graphs(tokenizer, folder)
+    return folder
