@@ -169,7 +169,7 @@ def compare(
     rows = []
     for name, chosen in rates.items():
         part = program.with_lengths(chosen)
-        bits = float(prior.bits(part).mean())
+        bits = float(part.entropy_bits(prior).mean())
         model = agree(interpreted(tokenizer, part, fields))
         decoded, about = pca_at(coders, fields - mean, bits)
         other = agree([(decoded + mean, fields)])

@@ -227,6 +227,7 @@ MISTAKES = {
         "A list is not a tensor of qualities",
     ),
     "a row of True": (lambda m: m.program[True], "True is not a row"),
+    "a name as a prior": (lambda m: m.program.entropy_bits("photos"), "'photos' is not a prior"),
     "a model as a prior": (lambda m: load_prior(m.tok), "A Tokenizer is not the name of a model"),
     "no samples": (lambda m: load_prior("scenes").sample(0), "count is 0"),
     "codes to a prior": (

@@ -707,7 +707,7 @@ def test_conversions_hold_the_active_codes():
     assert program.to_numpy().tolist() == [[5, -1, 7], [1, -1, -1]]
     assert program[0].to_numpy().tolist() == [5, -1, 7]
     assert program.to_arrow().column("codes").to_pylist() == [[5, 6, 7], [1]]
-    frame = program.to_arrow().to_pandas()
+    frame = program.to_pandas()
     assert frame["name"].tolist() == ["a", "b"]
     assert [codes.tolist() for codes in frame["erased"]] == [[1], []]
 

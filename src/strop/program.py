@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +32,14 @@ _HEADER = ("codebook_size", "model")
 LOADS_AS = "loads_as"
 _LISTS = ("codes", "rest", "erased")
 _DIGEST = b"strop.digest"
+
+
+@runtime_checkable
+class CodeLengths(Protocol):
+    """A prior over programs: see `strop.analysis.prior.Prior`."""
+
+    def bits(self, program: Program) -> Tensor:
+        """`(B,)`: bits of each program."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -87,6 +95,15 @@ class Program:
         """`(B,)` float: what the active prefix costs at a fixed rate, `length * log2(N)`."""
         return self.lengths * math.log2(self.codebook_size)
 
+    def entropy_bits(self, prior: CodeLengths) -> Tensor:
+        """`(B,)`: bits of each program and its length under an entropy coder with this prior.
+
+        The prior of a model comes from `strop.analysis.prior.load_prior`.
+        """
+        remedy = "Load one with `strop.analysis.prior.load_prior`."
+        expect(prior, CodeLengths, "a prior", ProgramError, remedy)
+        return prior.bits(self)
+
     def __len__(self) -> int:
         return len(self.codes) if self.codes.ndim == 2 else int(self.lengths)
 
@@ -127,13 +144,11 @@ class Program:
             return NotImplemented
         # On a GPU, each row would need several synchronisations.
         mine, theirs = self.to("cpu").as_batch(), other.to("cpu").as_batch()
-        rows = [
-            [(row.codes.tolist(), row.erased.tolist()) for row in each] for each in (mine, theirs)
-        ]
         return (
             self.codes.shape[:-1] == other.codes.shape[:-1]
-            and self._header() == other._header()
-            and rows[0] == rows[1]
+            and (self.codebook_size, self.model) == (other.codebook_size, other.model)
+            and [row.codes.tolist() for row in mine] == [row.codes.tolist() for row in theirs]
+            and [row.erased.tolist() for row in mine] == [row.erased.tolist() for row in theirs]
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -233,14 +248,7 @@ class Program:
         One order for all rows, or one per row. It permutes the active prefix and may stop there
         or go on to K.
         """
-        values: list[Any] = order.tolist() if isinstance(order, Tensor) else list(order)
-        nested = values and isinstance(values[0], Sequence | Tensor)
-        rows = [list(row) for row in values] if nested else [values]
-        count = self.lengths.numel()
-        if len(rows) not in (1, count):
-            raise ProgramError(
-                f"Got {len(rows)} orders for {count} programs.", "Give one, or one per row."
-            )
+        rows = self._orders(order)
         codes, erased = self.codes.clone(), self.erased.clone()
         flat_codes, flat_erased = codes.view(-1, self.capacity), erased.view(-1, self.capacity)
         for row, length in enumerate(self.lengths.reshape(-1).tolist()):
@@ -276,10 +284,7 @@ class Program:
         return torch.where(self.active, self.codes, -1)[..., :longest].cpu().numpy()
 
     def to_arrow(self) -> Any:
-        """A `pyarrow.Table` with one row per program: what `save` writes to Parquet.
-
-        Its `to_pandas` gives a `pandas.DataFrame`.
-        """
+        """A `pyarrow.Table` with one row per program: what `save` writes to Parquet."""
         import pyarrow as pa
 
         batch = self.to("cpu").as_batch()  # on a GPU, each row would need synchronisations
@@ -310,6 +315,13 @@ class Program:
         return pa.table(columns).replace_schema_metadata(
             {"strop": json.dumps(header), _DIGEST: _digest(batch)}
         )
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with the columns of `to_arrow`. It needs pandas."""
+        try:
+            return self.to_arrow().to_pandas()
+        except ImportError as error:
+            raise ProgramError("pandas is not installed.", "Run `pip install pandas`.") from error
 
     def to_lm(
         self, *, bos: int | None = None, eos: int | None = None, pad: int | None = None
@@ -429,23 +441,35 @@ class Program:
 
     def _per_row(self, value: int | Tensor) -> Tensor:
         """A number, or one per row, as a tensor of the lengths' shape."""
-        numbers = torch.as_tensor(value) if isinstance(value, Integral | Tensor) else torch.ones(())
-        if numbers.is_floating_point() or numbers.dtype == torch.bool:
+        if isinstance(value, bool) or not isinstance(value, Integral | Tensor):
             raise ProgramError(
                 f"{value!r} is not a whole number.", "Give an int, or a tensor with one per row."
             )
+        numbers = torch.as_tensor(value, device=self.codes.device)
+        if numbers.is_floating_point() or numbers.dtype == torch.bool:
+            raise ProgramError(f"{value!r} is not a whole number.", "Give integers.")
         if numbers.ndim and numbers.shape != self.lengths.shape:
             raise ProgramError(
                 f"Got {tuple(numbers.shape)} numbers for lengths of {tuple(self.lengths.shape)}.",
                 "Give one number, or one per row.",
             )
-        return numbers.to(self.codes.device, torch.int64).expand(self.lengths.shape)
+        return numbers.long().expand(self.lengths.shape)
 
     def _at(self, position: int | Tensor) -> Tensor:
         """`(B, K)` bool: True at the given position of each row."""
         wanted = self._per_row(position)
         check_range(wanted, 0, self.capacity - 1, "position")
         return torch.arange(self.capacity, device=self.codes.device) == wanted[..., None]
+
+    def _orders(self, order: Any) -> list[list[int]]:
+        values = order.tolist() if isinstance(order, Tensor) else list(order)
+        nested = [list(row) for row in values] if values and _is_row(values[0]) else [values]
+        rows = self.lengths.numel()
+        if len(nested) not in (1, rows):
+            raise ProgramError(
+                f"Got {len(nested)} orders for {rows} programs.", "Give one, or one per row."
+            )
+        return nested
 
     def _check(self) -> None:
         for name, values in (("codes", self.codes), ("lengths", self.lengths)):
@@ -518,6 +542,10 @@ def check_range(values: Tensor, low: int, high: int, what: str) -> None:
             f"A {what} of {int(wrong[0])} is outside [{low}, {high}].",
             f"Give a {what} from {low} to {high}.",
         )
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, Sequence | Tensor) and not isinstance(value, str)
 
 
 def _suffix(path: PathLike) -> str:

@@ -62,6 +62,7 @@ def draw_program(count: int, codes: int, capacity: int, seed: int = 0) -> Progra
 def test_the_prior_recovers_the_entropy_of_a_chain(prior):
     test = markov(1000, seed=1)
     assert prior.bits(test).mean() == pytest.approx(known_bits(test), rel=0.05)
+    assert torch.equal(test.entropy_bits(prior), prior.bits(test))
 
 
 def test_samples_of_the_prior_are_of_the_chain(prior):

@@ -33,4 +33,4 @@ def test_a_prior_lands_beside_the_weights(make_tokenizer, tmp_path, monkeypatch)
     prior = load_prior(tmp_path / "model")
     assert prior.model == tokenizer.identity.codes
     assert prior.lengths.unique().tolist() == [1]
-    assert len(prior.bits(program)) == 60
+    assert len(program.entropy_bits(prior)) == 60

@@ -51,7 +51,7 @@ def test_all_programs_come_back(path, prior, tmp_path):
     assert found["programs"] == 80
     fixed = float(store[:].bits.sum()) / 8
     assert found["of_fixed_rate"] == pytest.approx(80 * found["bytes_per_image"] / fixed)
-    ideal = float(load_prior(prior).bits(store[:]).sum()) / 8
+    ideal = float(store[:].entropy_bits(load_prior(prior)).sum()) / 8
     blocks = 2  # one for each fragment
     assert ideal - 1 < 80 * found["bytes_per_image"] < ideal + blocks * 4.2 * LANES
 
