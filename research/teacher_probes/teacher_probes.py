@@ -394,7 +394,7 @@ def represent(tokenizer: Tokenizer, name: str, images: Tensor, seed: int) -> Rep
     if name in FLOORS:
         return floors(len(images), config.grid**2)[name].to(images.device)
     if name == "teacher":
-        return tokenizer.field(images, batch=len(images), resize=False)
+        return tokenizer.teacher_field(images.to(tokenizer.device))
     encoding = tokenizer.analyse(fit_square(images, config.image_size, "squash"), batch=len(images))
     if name == "latent":
         return tokenizer.interpret(program_of(tokenizer, encoding))

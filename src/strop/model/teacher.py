@@ -181,9 +181,9 @@ def load_teacher(name: str) -> Teacher:
     if name.startswith("timm:"):
         return _timm_teacher(name.removeprefix("timm:"))
     if name.startswith("random:"):
-        return _vit_teacher(_random_vit(name.removeprefix("random:")), folder=None)
+        return _backbone_teacher(_random_vit(name.removeprefix("random:")), folder=None)
     folder = teacher_folder(name)
-    return _vit_teacher(_read_vit(folder), folder)
+    return _backbone_teacher(_read_backbone(folder), folder)
 
 
 def describe_teacher(name: str) -> TeacherConfig:
@@ -233,8 +233,11 @@ def _random_vit(name: str) -> ViT:
     return vit
 
 
-def _read_vit(folder: Path) -> ViT:
-    """The model in a folder of `transformers`, whose weights may be in several files."""
+def _read_backbone(folder: Path) -> nn.Module:
+    """The model in a folder of `transformers`, whose weights may be in several files.
+
+    What differs from the standard models of its family is left to the module of `transformers`.
+    """
     index = folder / "model.safetensors.index.json"
     remedy = "It needs config.json and model.safetensors of a DINOv2, DINOv3 or ViT. "
     with parsing(TeacherError, f"{folder} does not hold a model", remedy + _REFETCH):
@@ -250,12 +253,26 @@ def _read_vit(folder: Path) -> ViT:
             files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         weights = [load_file(folder / Path(file).name) for file in sorted(files)]
         vit = build_vit(values, {name: each[name] for each in weights for name in each})
-    if vit is None:
-        raise TeacherError(
-            f"The weights in {folder} are not those of a {family} that its config.json describes.",
-            f"{_REFETCH} If it is not a standard model of its family, use timm:NAME.",
+    return vit or _module_of_transformers(folder)
+
+
+def _module_of_transformers(folder: Path) -> nn.Module:
+    import transformers
+
+    what = f"{folder} does not hold a model that transformers can load"
+    with parsing(TeacherError, what, _REFETCH):
+        module, report = transformers.AutoModel.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,  # the other format is a pickle
         )
-    return vit
+    # Transformers fills gaps with random numbers. Only these two are no part of the field.
+    unused = ("pooler.", "embeddings.mask")
+    if gaps := [key for key in report["missing_keys"] if not key.startswith(unused)]:
+        raise TeacherError(f"The weights in {folder} lack {', '.join(gaps[:3])}.", _REFETCH)
+    return module
 
 
 def teacher_folder(name: str) -> Path:
@@ -305,17 +322,27 @@ def hub_folder(name: str, what: str, others: str, error: type[StropError], **opt
         ) from failure
 
 
-def _vit_teacher(vit: ViT, folder: Path | None) -> Teacher:
-    config = vit.config
+def _backbone_teacher(backbone: Any, folder: Path | None) -> Teacher:
+    config = backbone.config
     mean, std = preprocessing(folder, *FAMILIES[config.model_type])
     return Teacher(
-        vit,
-        lambda backbone, pixels: backbone(pixels),
+        backbone,
+        _patch_tokens,
         patch=config.patch_size,
         width=config.hidden_size,
         mean=mean,
         std=std,
     )
+
+
+def _patch_tokens(backbone: Any, pixels: Tensor) -> Tensor:
+    if isinstance(backbone, ViT):
+        return backbone(pixels)
+    config = backbone.config
+    # A plain ViT accepts only its own image size unless positions are interpolated.
+    options = {"interpolate_pos_encoding": True} if config.model_type == "vit" else {}
+    tokens: Tensor = backbone(pixel_values=pixels, **options).last_hidden_state
+    return tokens[:, 1 + getattr(config, "num_register_tokens", 0) :]
 
 
 def preprocessing(

@@ -7,18 +7,14 @@ kernels need another order, only GPUs use them.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
@@ -309,16 +305,6 @@ def _add(x: Tensor, branch: Tensor, scale: Tensor | None) -> Tensor:
 
 
 # Files.
-
-
-def load_vit(folder: Path) -> ViT | None:
-    """The model in a folder of `transformers`; None if only `transformers` can say what it is."""
-    try:
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        weights = load_file(folder / "model.safetensors")
-    except (OSError, ValueError, RecursionError, SafetensorError):
-        return None
-    return build_vit(values, weights) if isinstance(values, dict) else None
 
 
 @torch.no_grad()
