@@ -60,7 +60,7 @@ class GeneratorLayer(AttentionLayer):
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         """`(B, S + K, d)` to the same; `visible` is `query_visibility(S, K)`."""
         sources = x.shape[1] - len(visible)
-        normed = self.normed(x)
+        normed = self.norm_attention(x)
         q, (k, v) = self.queries(normed), self.keys_and_values(normed)
         over_sources = F.scaled_dot_product_attention(
             q[:, :, :sources], k[:, :, :sources], v[:, :, :sources]
@@ -71,7 +71,7 @@ class GeneratorLayer(AttentionLayer):
     def queries_only(self, x: Tensor, visible: Tensor) -> Tensor:
         """What `forward` gives for the queries, `(B, K, d)`, without computing the rest."""
         sources = x.shape[1] - len(visible)
-        normed = self.normed(x)
+        normed = self.norm_attention(x)
         q, (k, v) = self.queries(normed[:, sources:]), self.keys_and_values(normed)
         return self.conclude(x[:, sources:], short_attention(q, k, v, visible))
 

@@ -60,8 +60,9 @@ class InterpreterLayer(AttentionLayer):
 
     def forward(self, x: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
         """`x` `(B, N, d)` reads `memory` `(B, L, d)` where `visible` `(B, 1, 1, L)` allows."""
-        q = self.queries(self.normed(x))
-        return self.conclude(x, short_attention(q, *self.keys_and_values(memory), visible))
+        normed = self.norm_attention(x)
+        k, v = self.keys_and_values(memory)
+        return self.conclude(x, short_attention(self.queries(normed), k, v, visible))
 
 
 def prefix_mask(lengths: Tensor, length: int) -> Tensor:

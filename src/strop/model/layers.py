@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from strop.model.fused_linear import Normed, linear, normed
+from strop.model.linear_gelu import linear_gelu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +38,13 @@ class AttentionLayer(nn.Module):
             nn.Linear(width, feedforward), nn.GELU(), nn.Linear(feedforward, width)
         )
 
-    def normed(self, x: Tensor) -> Tensor | Normed:
-        """The stream `(B, N, d)` as its queries, keys and values are computed from it."""
-        return normed(x, self.norm_attention, self.q, self.kv)
-
-    def queries(self, x: Tensor | Normed) -> Tensor:
+    def queries(self, x: Tensor) -> Tensor:
         """`(B, N, d)` to queries `(B, heads, N, d / heads)`."""
-        return self._split(linear(x, self.q))
+        return self._split(self.q(x))
 
-    def keys_and_values(self, x: Tensor | Normed) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """`(B, N, d)` to keys and values, each `(B, heads, N, d / heads)`."""
-        keys, values = linear(x, self.kv).chunk(2, dim=-1)
+        keys, values = self.kv(x).chunk(2, dim=-1)
         return self._split(keys), self._split(values)
 
     def conclude(self, x: Tensor, *attended: Tensor) -> Tensor:
@@ -59,10 +54,9 @@ class AttentionLayer(nn.Module):
         """
         # Heads are joined first: that is a view, and leaves at most one copy.
         joined = [part.transpose(1, 2).flatten(2) for part in attended]
-        x = linear(joined[0] if len(joined) == 1 else torch.cat(joined, 1), self.out, residual=x)
-        up, down = (cast("nn.Linear", self.feedforward[place]) for place in (0, 2))
-        inner = linear(normed(x, self.norm_feedforward, up), up, gelu=True)
-        return linear(inner, down, residual=x)
+        x = x + self.out(joined[0] if len(joined) == 1 else torch.cat(joined, dim=1))
+        up, _, down = self.feedforward
+        return x + down(linear_gelu(self.norm_feedforward(x), up))
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from strop.model.fused_linear import linear, normed
+from strop.model.linear_gelu import linear_gelu
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
 
@@ -154,7 +154,7 @@ class ViT(nn.Module):
 
     def _positions(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         """Prefix tokens `(1, P, d)`, and either learned positions of patches `(1, S, d)` or the
-        rotation of all tokens `(2, P + S, d_head / 2)`. Those of the first sizes are kept for
+        rotation of all tokens `(2, P + S, 1, 1, d_head / 2)`. Those of the first sizes are kept for
         good: a CUDA graph reads them where they are. Compiled code should find them here, because
         it would otherwise compute the angles again for every image, head and layer."""
         known = self._known.get((rows, columns))
@@ -194,7 +194,7 @@ class ViT(nn.Module):
         rotation = torch.stack((angles.cos(), angles.sin())).flatten(2)
         still = torch.tensor([1.0, 0.0], device=device)[:, None, None]
         still = still.expand(2, prefix, rotation.shape[-1])
-        return torch.cat((still, rotation), dim=1)
+        return torch.cat((still, rotation), dim=1)[:, :, None, None]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._known = {}
@@ -237,21 +237,20 @@ class Layer(nn.Module):
         self.scale2 = nn.Parameter(torch.empty(width)) if config.scaled else None
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        """The stream `(B, T, d)` after the layer; `rotation` is `(2, T, d_head / 2)`."""
-        qkv = linear(normed(x, self.norm1, self.qkv), self.qkv, rotation=rotation)
-        parts = qkv.unflatten(-1, (3, self.config.num_attention_heads, -1))
-        heads = F.scaled_dot_product_attention(*parts.transpose(1, 3).unbind(2))
-        joined = heads.transpose(1, 2).flatten(2)
-        x = linear(joined, self.out, scale=self.scale1, residual=x)
-        gated, activation = self.config.gated, self.config.activation
-        gelu = activation == "gelu" and not gated
-        inner = linear(normed(x, self.norm2, self.up), self.up, gelu=gelu)
-        if gated:
-            gate, inner = inner.chunk(2, dim=-1)
+        """The stream `(B, T, d)` after the layer; `rotation` is `(2, T, 1, 1, d_head / 2)`."""
+        parts = self.qkv(self.norm1(x)).unflatten(-1, (3, self.config.num_attention_heads, -1))
+        query, key, value = _query_key_value(parts, rotation)
+        heads = F.scaled_dot_product_attention(query, key, value)
+        x = _add(x, self.out(heads.transpose(1, 2).flatten(2)), self.scale1)
+        normed, activation = self.norm2(x), self.config.activation
+        if self.config.gated:
+            gate, inner = self.up(normed).chunk(2, dim=-1)
             inner = ACTIVATIONS[activation](gate) * inner
-        elif not gelu:
-            inner = ACTIVATIONS[activation](inner)
-        return linear(inner, self.down, scale=self.scale2, residual=x)
+        elif activation == "gelu":
+            inner = linear_gelu(normed, self.up)
+        else:
+            inner = ACTIVATIONS[activation](self.up(normed))
+        return _add(x, self.down(inner), self.scale2)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """See `ViT.named_weights`."""
@@ -286,6 +285,30 @@ class Layer(nn.Module):
 
 def _named(prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((f"{prefix}.{name}", weight) for name, weight in module.named_parameters())
+
+
+def _query_key_value(parts: Tensor, rotation: Tensor | None) -> tuple[Tensor, ...]:
+    """`(B, T, 3, heads, d_head)` to three of `(B, heads, T, d_head)`, the first two rotated."""
+    if rotation is None:
+        return parts.transpose(1, 3).unbind(2)
+    query_key, value = parts.split((2, 1), dim=2)
+    rotated = _rotate(query_key, *rotation.unbind())
+    heads = *rotated.transpose(1, 3).unbind(2), value.squeeze(2).transpose(1, 2)
+    # On a GPU they are written once as attention reads them; it would copy each otherwise.
+    return torch.stack(heads).unbind() if parts.is_cuda else heads
+
+
+def _rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Queries and keys `(B, T, 2, heads, d_head)`, rotated by tables `(T, 1, 1, d_head / 2)`."""
+    first, second = x.chunk(2, dim=-1)
+    parts = (first * cosine - second * sine, second * cosine + first * sine)
+    return torch.cat(parts, dim=-1).to(x.dtype)
+
+
+def _add(x: Tensor, branch: Tensor, scale: Tensor | None) -> Tensor:
+    if scale is None:
+        return branch + x
+    return torch.addcmul(x, branch, scale) if x.is_cuda else branch * scale + x
 
 
 # Files.
