@@ -31,8 +31,8 @@ class Kill(Callback):
 
 
 def run(folder: str, until: int) -> None:
-    # Checkpoints hold all optional parts: means of positions, averages.
-    every_step = {"log_every": 1, "checkpoint_every": 25_000}
+    # Checkpoints hold all optional parts: means of positions, averages, momenta.
+    every_step = {"log_every": 1, "checkpoint_every": 25_000, "optimizer": "muon"}
     preset = tiny_preset(model=tiny_centred_config(), weight_average=0.9, **every_step)
     train(preset, tiny_fields(60), out=folder, resume=True, callbacks=[Kill(until)])
 

@@ -62,6 +62,7 @@ def test_killed_at_ten_steps_across_all_phases_ends_bit_equal(tmp_path):
     different = [name for name in ours if not torch.equal(ours[name], theirs[name])]
     assert not different
     assert {"model.quantizer.centre", "averaged.quantizer.centre"} <= ours.keys()
+    assert "optimizer.generator.layers.0.q.weight.momentum" in ours
     models = [load_file(tmp_path / run / "model/model.safetensors") for run in ("killed", "whole")]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[1])
     lines = [read_metrics(tmp_path / run / "metrics.jsonl") for run in ("killed", "whole")]

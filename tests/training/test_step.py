@@ -365,7 +365,7 @@ def test_a_step_without_a_finite_gradient_moves_no_weight_and_the_run_continues(
     stepper((batch(),), step_values(config, 2), 2)
     assert any(not torch.equal(v, before[name]) for name, v in stepper.parameters.items())
     assert all(value.isfinite().all() for value in stepper.parameters.values())
-    assert max(kept["step"].item() for kept in stepper.optimizer.state.values()) == 2
+    assert max(kept["step"].item() for kept in stepper.optimizers[0].state.values()) == 2
     metrics = stepper.take_metrics()
     assert metrics["spoilt_steps"] == pytest.approx(1 / 3)
     assert 0 < metrics["gradient_norm"] < float("inf")

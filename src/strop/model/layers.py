@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from strop.model.linear_gelu import linear_gelu
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
@@ -53,7 +55,8 @@ class AttentionLayer(nn.Module):
         # Heads are joined first: that is a view, and leaves at most one copy.
         joined = [part.transpose(1, 2).flatten(2) for part in attended]
         x = x + self.out(joined[0] if len(joined) == 1 else torch.cat(joined, dim=1))
-        return x + self.feedforward(self.norm_feedforward(x))
+        up, _, down = self.feedforward
+        return x + down(linear_gelu(self.norm_feedforward(x), up))
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

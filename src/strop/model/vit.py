@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from strop.model.linear_gelu import linear_gelu
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
 
 KEPT_SIZES = 16
@@ -236,13 +238,14 @@ class Layer(nn.Module):
         query, key, value = _query_key_value(parts, rotation)
         heads = F.scaled_dot_product_attention(query, key, value)
         x = _add(x, self.out(heads.transpose(1, 2).flatten(2)), self.scale1)
-        activation = ACTIVATIONS[self.config.activation]
-        inner = self.up(self.norm2(x))
+        normed, activation = self.norm2(x), self.config.activation
         if self.config.gated:
-            gate, inner = inner.chunk(2, dim=-1)
-            inner = activation(gate) * inner
+            gate, inner = self.up(normed).chunk(2, dim=-1)
+            inner = ACTIVATIONS[activation](gate) * inner
+        elif activation == "gelu":
+            inner = linear_gelu(normed, self.up)
         else:
-            inner = activation(inner)
+            inner = ACTIVATIONS[activation](self.up(normed))
         return _add(x, self.down(inner), self.scale2)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

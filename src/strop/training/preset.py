@@ -26,6 +26,8 @@ class TrainingConfig:
     steps, batch         optimizer steps, and images per step over all processes
     learning_rate        peak rate: reached after `warmup` (s), held until `hold_until` (s), then
                          decayed along a cosine to `final_learning_rate`
+    optimizer            `adamw`, as in the paper; or `muon`: Muon for the matrices of linear layers
+                         outside the length head, and AdamW for the rest, with one learning rate
     betas, weight_decay  of AdamW; norms, biases and embeddings do not decay
     clip                 maximal gradient norm; 0 for no clipping
     weight_average       decay d of an exponential average of the weights, which is validated and
@@ -56,6 +58,7 @@ class TrainingConfig:
     warmup: int = field(default=30_000, metadata=IN_STEPS)
     hold_until: int = field(default=100_000, metadata=IN_STEPS)
     final_learning_rate: float = field(default=1e-4, metadata={"above": 0})
+    optimizer: Literal["adamw", "muon"] = "adamw"
     betas: tuple[float, ...] = field(default=(0.9, 0.95), metadata={"min": 0, "below": 1})
     weight_decay: float = field(default=0.02, metadata={"min": 0})
     clip: float = field(default=1.0, metadata={"min": 0})

@@ -25,7 +25,6 @@ from strop.training.step import Stepper
 
 _KIND, _VERSION = "checkpoint", 1
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
-_OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -177,8 +176,9 @@ def state_of(stepper: Stepper) -> dict[str, Tensor]:
     """All tensors of a run by name, not copied."""
     state = {f"model.{name}": value for name, value in stepper.tokenizer.state_dict().items()}
     for name, parameter in stepper.parameters.items():
-        kept = stepper.optimizer.state[parameter]
-        state |= {f"optimizer.{name}.{part}": kept[part] for part in _OPTIMIZER}
+        for optimizer in stepper.optimizers:
+            for part, value in optimizer.state.get(parameter, {}).items():
+                state[f"optimizer.{name}.{part}"] = value
     for name, value in zip(CurriculumState._fields, stepper.state, strict=True):
         state[f"curriculum.{name}"] = value
     for name, value in (stepper.averaged or {}).items():

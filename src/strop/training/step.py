@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from strop.model.tokenizer import Tokenizer
 from strop.recorded import Recorded, materialise
 from strop.training import distributed, draws
 from strop.training.forward import METRICS, SCALARS, TERMS, Outcome, StepConfig, forward
+from strop.training.muon import Muon
 
 MOST_SPOILT = 8
 """Number of consecutive steps without a finite gradient that ends a run."""
@@ -27,7 +28,8 @@ MOST_SPOILT = 8
 class Stepper:
     """The parts of a run that a step changes, and the step.
 
-    tokenizer, optimizer  the model and its AdamW
+    tokenizer             the model
+    optimizers            AdamW, and Muon for matrices if the preset says so
     state                 the curriculum's averages
     averaged              the averaged weights, and means of positions, by name, or None
     totals, counted       sum of `METRICS` since `take_metrics`, and its number of steps
@@ -60,17 +62,21 @@ class Stepper:
         # Two rates, because the length head is not trained before phase 3. Tensors, so that
         # neither a graph nor a compiled function holds the rate of an earlier step.
         self.rate, self.head_rate = torch.zeros(2, device=device).unbind()
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(tokenizer, training.weight_decay, self.rate, self.head_rate),
+        blocks = layer_matrices(tokenizer) if training.optimizer == "muon" else {}
+        adam = torch.optim.AdamW(
+            parameter_groups(tokenizer, training.weight_decay, self.rate, self.head_rate, blocks),
             betas=(training.betas[0], training.betas[1]),
             fused=True,
             capturable=cuda,
         )
-        materialise(self.optimizer)
-        # Where this is 1 the fused optimizer changes nothing: torch's protocol for scaled
-        # gradients.
+        materialise(adam)
+        self.optimizers: list[torch.optim.Optimizer] = [adam]
+        if blocks:
+            self.optimizers.append(Muon(blocks, self.rate, training.weight_decay))
+        # Where this is 1 an optimizer changes nothing: torch's protocol for scaled gradients.
         self.spoilt = torch.zeros((), device=device)
-        self.optimizer.found_inf = self.spoilt  # type: ignore[attr-defined]
+        for optimizer in self.optimizers:
+            optimizer.found_inf = self.spoilt  # type: ignore[attr-defined]
         self.state = initial_state(device)
         # The means that centre the tokens belong to the weights they were measured with, so they
         # are averaged with them.
@@ -132,7 +138,7 @@ class Stepper:
         for probing in self.variants:
             with self._recorded[probing].aside():
                 self._outcome_of(loaded, values, probing).loss.backward()
-                self.optimizer.zero_grad(set_to_none=True)
+                self._forget_gradients()
 
     @torch.no_grad()
     def initialise_codebook(self, loaded: tuple[Tensor, ...]) -> None:
@@ -166,7 +172,7 @@ class Stepper:
 
     def _step(self, probing: bool, values: Tensor, *loaded: Tensor) -> Outcome:
         training = self.config.training
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         outcome = self._outcome_of(loaded, values, probing)
         outcome.loss.backward()
         with torch.no_grad():
@@ -178,7 +184,8 @@ class Stepper:
             self.spoilt.copy_(~torch.isfinite(norm))
             self.rate.copy_(rate)
             self.head_rate.copy_(rate * values[SCALARS.index("length_gate")])
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                optimizer.step()
             self.tokenizer.quantizer.update(outcome.z, outcome.codes, outcome.active)
             self.tokenizer.quantizer.recentre(outcome.projected)
             for kept, new in zip(self.state, outcome.state, strict=True):
@@ -192,6 +199,10 @@ class Stepper:
             self._note_trouble(outcome.terms * world, norms, values[SCALARS.index("step")])
         # Detached: its graph would keep autograd nodes of this stream alive.
         return outcome._replace(loss=outcome.loss.detach())
+
+    def _forget_gradients(self) -> None:
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def _fix_key_biases(self) -> None:
         """Drop the gradient of the keys' biases.
@@ -247,18 +258,35 @@ def trainable(tokenizer: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
+def layer_matrices(tokenizer: nn.Module) -> dict[Tensor, int]:
+    """The matrices of linear layers outside the length head, and of how many matrices each is made:
+    a layer that computes keys and values has two."""
+    outside = ("length_head.", "decoder.")
+    return {
+        part.weight: 2 if name.endswith(".kv") else 1
+        for name, part in tokenizer.named_modules()
+        if isinstance(part, nn.Linear) and not name.startswith(outside)
+    }
+
+
 def parameter_groups(
-    tokenizer: nn.Module, weight_decay: float, rate: Tensor, head_rate: Tensor
+    tokenizer: nn.Module,
+    weight_decay: float,
+    rate: Tensor,
+    head_rate: Tensor,
+    others: Collection[Tensor] = (),
 ) -> list[dict[str, object]]:
     """Parameter groups: matrices of linear layers decay; norms, biases and embeddings do not.
 
-    The length head has a separate learning rate.
+    The length head has a separate learning rate. `others` have another optimizer.
     """
     matrices = {
         f"{name}.weight" for name, part in tokenizer.named_modules() if isinstance(part, nn.Linear)
     }
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in trainable(tokenizer).items():
+        if parameter in others:
+            continue
         key = (name.startswith("length_head."), name in matrices)
         groups.setdefault(key, []).append(parameter)
     return [
