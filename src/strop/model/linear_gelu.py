@@ -13,9 +13,10 @@ def linear_gelu(x: Tensor, layer: nn.Module) -> Tensor:
     If the weights are in half precision, as the GPU's engine has them, cuBLASLt computes both at
     once, GELU by its approximation with tanh. That differs by less than half precision rounds.
     """
+    assert isinstance(layer, nn.Linear)
     weight, bias = layer.weight, layer.bias
-    half = isinstance(weight, Tensor) and weight.dtype in (torch.float16, torch.bfloat16)
-    if half and isinstance(bias, Tensor) and x.is_cuda and not torch.is_grad_enabled():
+    half = weight.dtype in (torch.float16, torch.bfloat16)
+    if half and bias is not None and x.is_cuda and not torch.is_grad_enabled():
         return _linear_gelu(x.to(weight.dtype), weight, bias)
     return F.gelu(layer(x))
 
