@@ -44,7 +44,7 @@ from strop.program import Program
 from strop.store.corpus import Corpus
 from strop.store.descriptor import Descriptor, pool
 from strop.store.encode import ENGINES, describe, encode_corpus, job_of
-from strop.store.encoder import Job
+from strop.store.engines import Job
 from strop.store.index import Index, build_index, create_table, find_index
 from strop.store.report import summary
 from strop.store.schema import code_lists

@@ -34,7 +34,7 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
     },
     {"images", "metrics", "figures", "statistics", "identity", "parquet", "scenes"},
     {"program", "squares", "listing", "agreement"},
-    {"model", "parts"},
+    {"model"},
     {"curriculum", "data"},
     {"objective"},  # takes from the curriculum how steps are marked in configs
     {"training", "auto"},
