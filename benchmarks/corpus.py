@@ -42,10 +42,9 @@ from strop.model.length_rule import LengthRule, allocated_lengths
 from strop.pool import cores
 from strop.program import Program
 from strop.store.corpus import Corpus
-from strop.store.descriptor import Descriptor, pool
 from strop.store.encode import ENGINES, describe, encode_corpus, job_of
 from strop.store.engines import Job
-from strop.store.index import Index, build_index, create_table, find_index
+from strop.store.index import Descriptor, Index, build_index, create_table, find_index, pool
 from strop.store.report import summary
 from strop.store.schema import code_lists
 from strop.store.search import CANDIDATES, Window, inside, match_region

@@ -27,7 +27,6 @@ LAYERS = [  # from the bottom; siblings within a layer do not import each other
         "random",
         "progress",
         "pool",
-        "prefetch",
         "optional",
         "recorded",
         "collectives",

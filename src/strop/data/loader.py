@@ -25,7 +25,7 @@ from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit, check_square
-from strop.prefetch import map_ahead
+from strop.pool import map_ahead
 from strop.random import mix
 from strop.squares import map_squares
 

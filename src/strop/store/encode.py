@@ -25,8 +25,7 @@ from strop.progress import Progress, no_progress
 from strop.squares import reading_workers
 from strop.store.corpus import Corpus
 from strop.store.engines import Done, Job, Reject, encode_locally, encode_with_ray, slices_of
-from strop.store.schema import StoreInfo
-from strop.store.table import VERSIONS, below
+from strop.store.schema import VERSIONS, StoreInfo, below
 from strop.store.writer import Writer
 
 Engine = Literal["local", "ray"]

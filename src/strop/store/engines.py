@@ -26,8 +26,7 @@ from strop.model.graph_engine import use_graphs
 from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.optional import require
-from strop.pool import DeadWorkerError, Pool, cores, default_context
-from strop.prefetch import map_ahead
+from strop.pool import DeadWorkerError, Pool, cores, default_context, map_ahead
 from strop.program import Program
 from strop.store.corpus import Corpus, Item
 from strop.store.schema import COLUMNS

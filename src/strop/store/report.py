@@ -18,9 +18,8 @@ from strop.program import FORMAT as PROGRAM_FORMAT
 from strop.program import SUFFIXES
 from strop.progress import Progress, no_progress
 from strop.store.index import find_index
-from strop.store.schema import key_hashes, read_programs
+from strop.store.schema import damage, key_hashes, read_programs
 from strop.store.store import Store
-from strop.store.table import damage
 
 
 def summary(store: Store) -> dict[str, Any]:

@@ -17,13 +17,17 @@ from strop.optional import require
 from strop.random import mix
 from strop.store.schema import (
     DATA_STORAGE_VERSION,
+    REJECTS,
+    REJECTS_SCHEMA,
     StoreInfo,
+    below,
     key_hashes,
     make_schema,
+    open_table,
     read_info,
+    read_rejects,
     with_checks,
 )
-from strop.store.table import REJECTS, REJECTS_SCHEMA, below, open_table, read_rejects
 
 if TYPE_CHECKING:
     import lance

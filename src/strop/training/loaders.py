@@ -15,7 +15,7 @@ from strop.device import to_device
 from strop.errors import TrainingError
 from strop.images import Fit
 from strop.model.teacher import Teacher
-from strop.prefetch import map_ahead
+from strop.pool import map_ahead
 from strop.training.distributed import Workers
 from strop.training.draws import Order, generator, versions
 from strop.training.preset import TrainingConfig
