@@ -13,9 +13,17 @@ from inspect import signature
 from typing import Any, get_args
 from urllib.parse import quote, unquote
 
-from strop.data.clevr import clevr
-from strop.data.folders import ade20k, cityscapes, coco, cocostuff, folder, imagenet, voc
-from strop.data.nyuv2 import nyuv2
+from strop.data.folders import (
+    ade20k,
+    cityscapes,
+    clevr,
+    coco,
+    cocostuff,
+    folder,
+    imagenet,
+    nyuv2,
+    voc,
+)
 from strop.data.packed import PackedDataset
 from strop.data.record import Dataset, check_dataset
 from strop.data.rendered import scenes
