@@ -119,7 +119,8 @@ def encode_corpus(
     model = model or "photos"
     if tokenizer is None:
         tokenizer = load(model, device="cpu" if engine == "ray" else device)
-    model = _portable(model)
+    if model not in list_models() and (folder := Path(model).expanduser()).is_dir():
+        model = str(folder.resolve())  # which holds in another working directory, too
     rule.check(tokenizer.config)
     job = job_of(corpus, tokenizer, model, rule, batch)
     # A second encoder fails at once. At a URL both may run: their commits exclude each other.
@@ -320,10 +321,3 @@ def _options(rule: LengthRule) -> dict[str, Any]:
             raise StoreError("A store takes no lengths by image.", "Give one length, or a quality.")
         given["length"] = int(length)
     return given
-
-
-def _portable(model: str) -> str:
-    """The name of a model that holds in another working directory, too."""
-    folder = Path(model).expanduser()
-    is_folder = model not in list_models() and folder.is_dir()
-    return str(folder.resolve()) if is_folder else model

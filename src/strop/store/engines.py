@@ -340,7 +340,7 @@ def _encode_slice(job: Job, indices: Slice, gpu: bool) -> Part:
     """What a task does: read a slice and encode it, in the same parts as a local worker."""
     if not gpu:
         torch.set_num_threads(1)  # as in a local worker: a sum in another order can change a code
-    tokenizer = _loaded(job.model, "cuda" if gpu else "cpu")
+    tokenizer = _loaded(job.model, device="cuda" if gpu else "cpu")
     if tokenizer.identity.codes != job.codes:
         raise StoreError(
             f"The model {job.model!r} on this machine ({tokenizer.identity.codes}) is not that of "
@@ -352,6 +352,4 @@ def _encode_slice(job: Job, indices: Slice, gpu: bool) -> Part:
     return encoded
 
 
-@functools.lru_cache(maxsize=1)
-def _loaded(model: str, device: str) -> Tokenizer:
-    return load(model, device=device)
+_loaded = functools.lru_cache(maxsize=1)(load)

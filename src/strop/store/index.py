@@ -156,7 +156,10 @@ class Index:
         self._store = store
         self._path = below(store.path, INDEX)
         self._table = open_table(self._path)
-        self._descriptor = _read_descriptor(self._table.schema, self._path)
+        with parsing(FormatError, f"The index {self._path} is damaged", REMEDY):
+            values = json.loads((self._table.schema.metadata or {}).get(METADATA, b"{}"))
+            check_format(values.get("format"), "index", FORMAT, self._path)
+            self._descriptor = Descriptor.from_text(values["descriptor"], self._path)
         self.rows: int = self._table.count_rows()
 
     @property
@@ -203,8 +206,12 @@ class Index:
         """Add the vectors of the rows that the index lacks. Returns how many those were."""
         before, count, descriptor = self.rows, len(self._store), self.descriptor
         parts = (range(start, min(start + _WRITE, count)) for start in range(before, count, _WRITE))
+
+        def read(rows: range) -> tuple[range, pa.Table]:
+            return rows, self._store.read(rows, columns=["codes", "length"])
+
         # Fields are interpreted in this thread, while another one reads.
-        for rows, table in map_ahead(self._programs, parts, 1):
+        for rows, table in map_ahead(read, parts, 1):
             vectors = []
             for fields in fields_of(self._store, table):
                 vectors.append(descriptor(fields).half().cpu())
@@ -212,9 +219,6 @@ class Index:
             self.append(rows, torch.cat(vectors))
         self.build()
         return self.rows - before
-
-    def _programs(self, rows: range) -> tuple[range, pa.Table]:
-        return rows, self._store.read(rows, columns=["codes", "length"])
 
     def append(self, rows: range, vectors: Tensor) -> None:
         """Add the vectors (n, D) float16 of the next rows."""
@@ -312,13 +316,6 @@ def create_table(store: Store, descriptor: Descriptor, mode: str = "create") -> 
         data_storage_version=DATA_STORAGE_VERSION,
     )
     return Index(store)
-
-
-def _read_descriptor(schema: pa.Schema, source: str) -> Descriptor:
-    with parsing(FormatError, f"The index {source} is damaged", REMEDY):
-        values = json.loads((schema.metadata or {}).get(METADATA, b"{}"))
-        check_format(values.get("format"), "index", FORMAT, source)
-        return Descriptor.from_text(values["descriptor"], source)
 
 
 def fields_of(store: Store, table: pa.Table) -> Iterator[Tensor]:

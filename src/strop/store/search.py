@@ -36,9 +36,6 @@ CANDIDATES = 200
 Box = tuple[float, float, float, float]
 """x, y, width and height in pixels of an image."""
 
-Shape = tuple[int, int]
-"""Rows and columns of patches."""
-
 Window = tuple[int, int, int, int]
 """The first and last + 1 row, and the first and last + 1 column, of patches."""
 
@@ -118,7 +115,12 @@ def search(
     own = None if like is None else store.row_of(like)
     program, size = _encoded(store, query) if own is None else (store.programs([own]), (0, 0))
     for position in [without] if isinstance(without, int) else without:
-        program = _erased(program, position)
+        if not 0 <= position < program.lengths[0]:
+            last = int(program.lengths[0]) - 1
+            raise StoreError(
+                f"The program of the query has no token {position}.", f"It has 0 to {last}."
+            )
+        program = program.erase(position)
     field = store.model.interpret(program)
     window = None if region is None else _window(region, size, store.model)
     if window is not None:
@@ -138,7 +140,9 @@ def search(
     )
 
 
-def match_region(patches: Tensor, region: Tensor, shape: Shape) -> tuple[Tensor, list[Window]]:
+def match_region(
+    patches: Tensor, region: Tensor, shape: tuple[int, int]
+) -> tuple[Tensor, list[Window]]:
     """How much images have something like a region: scores (B,), and the most similar windows.
 
     Each patch of the region, (s, d), is compared with its nearest patch of the image, of (B, S, d);
@@ -239,15 +243,6 @@ def _encoded(store: Store, query: ImageLike | Program | None) -> tuple[Program, 
         rule = LengthRule(**json.loads(store.info.length_rule))
     program = store.model.encode(image, **vars(rule))
     return program.as_batch(), (image.shape[2], image.shape[1])
-
-
-def _erased(program: Program, position: int) -> Program:
-    length = int(program.lengths[0])
-    if not 0 <= position < length:
-        raise StoreError(
-            f"The program of the query has no token {position}.", f"It has 0 to {length - 1}."
-        )
-    return program.erase(position)
 
 
 def _window(region: Box, size: tuple[int, int], tokenizer: Tokenizer) -> Window:
@@ -385,10 +380,4 @@ def _having(codes: pa.ListArray) -> Has:
     offsets = codes.offsets.to_numpy()
     flat = codes.values.to_numpy()[offsets[0] : offsets[-1]]
     row = np.repeat(np.arange(len(codes)), np.diff(offsets))
-
-    def has(code: int) -> Rows:
-        found = np.zeros(len(codes), dtype=bool)
-        found[row[flat == code]] = True
-        return found
-
-    return has
+    return lambda code: np.bincount(row[flat == code], minlength=len(codes)) > 0
