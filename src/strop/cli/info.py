@@ -11,7 +11,7 @@ from rich.table import Table
 
 from strop.cli import console
 from strop.config import to_dict
-from strop.errors import ConfigError, ModelError, TeacherError, did_you_mean
+from strop.errors import ModelError, TeacherError, did_you_mean
 from strop.model.checkpoint import find_folder, list_models, load_folder, read_config
 from strop.model.teacher import teacher_parameters
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
@@ -138,15 +138,12 @@ def _cells(config: TokenizerConfig) -> tuple[str, ...]:
 def export(
     model: console.ModelArgument,
     output: Annotated[Path, typer.Option(*console.OUT, help="Output folder.")],
-    to: Annotated[str, typer.Option(help="Format: onnx.")] = "onnx",
     as_json: console.Json = False,
 ) -> None:
     """Export a model with its teacher and preprocessing as ONNX graphs.
 
     The folder holds encoder.onnx, interpreter.onnx, and a README with code that runs them.
     """
-    if to != "onnx":
-        raise ConfigError(f"--to is {to!r}.", "The only format is onnx.")
     console.check_writable(output, folder=True)
     from strop.model.onnx_export import export_onnx
 
