@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import strop
 from strop.cli.console import complain
-from strop.errors import StropError
+from strop.errors import StropError, reason
 
 COMMANDS = {
     "demo": ("strop.cli.demo", "demo", "Run the bundled models on a few images."),
@@ -99,12 +99,8 @@ def main() -> None:
         complain("error", error)
         sys.exit(1)
     except (OSError, SafetensorError) as error:  # a full disk raises either
-        complain("error", _file_problem(error))
+        name = getattr(error, "filename", None)
+        problem = f"{name} could not be read or written" if name else "A file could not be used"
+        remedy = "Check the path, its permissions and the space on the disk."
+        complain("error", f"{problem} ({reason(error)}). {remedy}")
         sys.exit(1)
-
-
-def _file_problem(error: Exception) -> str:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    name = getattr(error, "filename", None)
-    problem = f"{name} could not be read or written" if name else "A file could not be used"
-    return f"{problem} ({reason}). Check the path, its permissions and the space on the disk."

@@ -61,9 +61,12 @@ def inspect(
         opened = open_store(store)
         model = model or opened.info.model
         tokenizer = opened.model = console.load_model(model, device, engine)
+    shown = model or console.DEFAULT_MODEL
+    if Path(shown).is_absolute():
+        shown = Path(shown).name  # clients do not see the folder that the model is in
     serve(
         tokenizer,
-        name=_display_name(model),
+        name=shown,
         gallery=gallery,
         store=opened,
         host=host,
@@ -71,10 +74,3 @@ def inspect(
         token=token,
         ready=ready,
     )
-
-
-def _display_name(model: str | None) -> str:
-    """The name that clients see, without the folder the model is in."""
-    if model is None:
-        return console.DEFAULT_MODEL
-    return Path(model).name if Path(model).is_absolute() else model

@@ -51,7 +51,8 @@ def info(store: StorePath, version: Version = None, as_json: console.Json = Fals
         )
     for name in ("length", "quality"):
         if facts[name]:
-            lines.append(f"  {name}: {_spread(facts[name])}")
+            spread = (f"{what} {value:.4g}" for what, value in facts[name].items())
+            lines.append(f"  {name}: {', '.join(spread)}")
     lines += [f"  indexed: {facts['indexed']:,}", f"  rejects: {facts['rejects']:,}"]
     console.out.print("\n".join(lines), soft_wrap=True)
     for row in rejects[:10]:
@@ -114,10 +115,6 @@ def export(
     if "of_fixed_rate" in found:
         size, share = found["bytes_per_image"], found["of_fixed_rate"]
         console.say(f"{size:.1f} bytes per image, {100 * share:.1f} % of the fixed rate")
-
-
-def _spread(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
 def index(

@@ -25,7 +25,6 @@ from strop.metrics import cosine, r2, r2_centred
 from strop.program import Program, check_range
 from strop.scenes import object_counts
 from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
-from strop.store.search import Box
 from strop.store.store import Store
 
 Code = Annotated[int, PathParameter(ge=0, lt=2**31)]
@@ -224,7 +223,11 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
                     key=hit.key,
                     length=hit.length,
                     score=hit.score,
-                    region=hit.region and _shares(hit.region, hit.width, hit.height),
+                    region=hit.region
+                    and [
+                        value / side
+                        for value, side in zip(hit.region, (hit.width, hit.height) * 2, strict=True)
+                    ],
                     thumbnail=thumbnail(picture),
                 )
                 for hit, picture in zip(found.hits, pictures, strict=True)
@@ -248,8 +251,3 @@ def _required(store: Store | None) -> Store:
     if store is None:
         raise StoreError("There is no store to search.", "Start strop inspect with --store STORE.")
     return store
-
-
-def _shares(region: Box, width: int, height: int) -> list[float]:
-    """A region in pixels as shares of the width and the height."""
-    return [value / side for value, side in zip(region, (width, height) * 2, strict=True)]
