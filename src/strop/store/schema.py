@@ -120,15 +120,6 @@ def make_schema(info: StoreInfo, kept: Mapping[str, pa.DataType]) -> pa.Schema:
     return pa.schema(fields, metadata=info.to_metadata())
 
 
-def code_lists(program: Program) -> pa.ListArray:
-    """The active prefixes of B programs as B lists of uint16."""
-    codes = program.codes.cpu().numpy()
-    lengths = program.lengths.cpu().numpy()
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    within = np.arange(codes.shape[1]) < lengths[:, None]
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(codes[within].astype(np.uint16)))
-
-
 def read_programs(table: pa.Table, info: StoreInfo, source: object) -> Program:
     """The programs in the columns `codes`, `length` and, if there, `key` and `quality`."""
     lists = _one_chunk(table["codes"])
