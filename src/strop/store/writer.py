@@ -155,12 +155,12 @@ class Writer:
     def _check(self) -> None:
         """Refuse a store of another model, of other lengths or of other columns."""
         found = read_info(self._table.schema, self.path)
+        remedy = "replace the programs with --overwrite, or keep both with --as VERSION."
         if found.codes != self.info.codes:
             raise StoreError(
                 f"The store {self.path} holds programs of the model {found.model} "
                 f"({found.codes}), not of {self.info.model} ({self.info.codes}).",
-                "Use that model, replace its programs with --overwrite, or keep both with "
-                "--as VERSION.",
+                f"Use that model, {remedy}",
             )
         if (found.lengths, found.length_rule) != (self.info.lengths, self.info.length_rule):
             old, new = (
@@ -169,8 +169,7 @@ class Writer:
             )
             raise StoreError(
                 f"The lengths in the store {self.path} were chosen by {old}, not by {new}.",
-                "Give the same options, replace the programs with --overwrite, or keep both with "
-                "--as VERSION.",
+                f"Give the same options, {remedy}",
             )
         if self._table.schema.names != self._schema.names:
             raise StoreError(
