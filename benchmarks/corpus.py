@@ -42,12 +42,10 @@ from strop.model.length_rule import LengthRule, allocated_lengths
 from strop.pool import cores
 from strop.program import Program
 from strop.store.corpus import Corpus
-from strop.store.descriptor import Descriptor, pool
 from strop.store.encode import ENGINES, describe, encode_corpus, job_of
-from strop.store.encoder import Job
-from strop.store.index import Index, build_index, create_table, find_index
+from strop.store.engines import Job
+from strop.store.index import Descriptor, Index, build_index, create_table, find_index, pool
 from strop.store.report import summary
-from strop.store.schema import code_lists
 from strop.store.search import CANDIDATES, Window, inside, match_region
 from strop.store.store import Store
 from strop.store.writer import Writer
@@ -111,9 +109,10 @@ def _reader(tokenizer: strop.Tokenizer, data: Sequence[str]) -> tuple[Corpus, Jo
 
 def _rows(program: Program, keys: Sequence[str] = ()) -> pa.Table:
     count = len(program)
+    codes = zip(program.codes.tolist(), program.lengths.tolist(), strict=True)
     columns = {
         "key": keys or [f"photo {number:09d}.jpg" for number in range(count)],
-        "codes": code_lists(program),
+        "codes": pa.array([row[:length] for row, length in codes], pa.list_(pa.uint16())),
         "length": pa.array(program.lengths.numpy(), pa.uint16()),
         "quality": pa.nulls(count, pa.float32()),
         "width": pa.array([640] * count, pa.int32()),

@@ -56,7 +56,9 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        mask = os.umask(0)  # which can only be read by setting it
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
         temporary.replace(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -238,9 +240,3 @@ def read_json(path: PathLike, kind: str, version: int) -> dict[str, Any]:
         )
     check_format(payload.pop("format", None), kind, version, path)
     return payload
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

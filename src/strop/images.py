@@ -227,7 +227,7 @@ def _decode(image: Image.Image, name: str) -> tuple[int, int, Window]:
             top, bottom = down - bottom, down - top
         box = (left, top, right, bottom)
         part = image if box == (0, 0, across, down) else image.crop(box)
-        pixels = _grey_to_rgb(part, white) if white else _to_rgb(part)
+        pixels = _to_rgb(part, white)
         if turn:
             pixels = pixels.flip([axis for mark, axis in (("m", 2), ("f", 1)) if mark in turn])
         return pixels.transpose(1, 2) if "s" in turn else pixels
@@ -235,17 +235,18 @@ def _decode(image: Image.Image, name: str) -> tuple[int, int, Window]:
     return (across, down, window) if "s" in turn else (down, across, window)
 
 
-def _to_rgb(image: Image.Image) -> Tensor:
-    """An image of 8-bit channels to `(3, H, W)` uint8, with transparency blended over white."""
+def _to_rgb(image: Image.Image, white: float) -> Tensor:
+    """An image to `(3, H, W)` uint8, with transparency blended over white.
+
+    `white` is the value of white in greyscale of more than 8 bits, else 0.
+    """
+    if white:
+        values = np.asarray(image).astype(np.float64) * (255 / white)
+        return torch.from_numpy(values.round().astype(np.uint8)).expand(3, -1, -1)
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
-
-
-def _grey_to_rgb(image: Image.Image, white: float) -> Tensor:
-    values = np.asarray(image).astype(np.float64) * (255 / white)
-    return torch.from_numpy(values.round().astype(np.uint8)).expand(3, -1, -1)
 
 
 def _white(image: Image.Image, name: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from strop.errors import FormatError, parsing
 
@@ -26,29 +26,25 @@ Struct = dict[int, "Value"]
 Value = int | bytes | list["Value"] | Struct | None
 
 
-class Claims(NamedTuple):
-    """How many values, and bytes once decompressed, all pages of a file hold."""
-
-    values: int
-    bytes: int
-
-
 def check_claims(path: str | os.PathLike[str], remedy: str) -> None:
     """Refuse a file that claims to hold far more than its bytes can."""
     size = Path(path).stat().st_size
     with parsing(FormatError, f"{path} is not a readable Parquet file", remedy):
         with Path(path).open("rb") as file:
-            claims = read_claims(file, size)
-        for what, claimed, limit in (
-            ("values", claims.values, VALUES_PER_BYTE * size),
-            ("bytes", claims.bytes, BYTES_PER_BYTE * size),
+            values, total = _claims(file, size)
+        for what, claimed, share in (
+            ("values", values, VALUES_PER_BYTE),
+            ("bytes", total, BYTES_PER_BYTE),
         ):
-            if not 0 <= claimed <= max(limit, ALWAYS):
+            if claimed > max(share * size, ALWAYS):
                 raise FormatError(f"{path} claims {claimed:,} {what} in {size:,} bytes.", remedy)
 
 
-def read_claims(file: BinaryIO, size: int) -> Claims:
-    """Add up what the headers of all pages say; ValueError and IndexError for another file."""
+def _claims(file: BinaryIO, size: int) -> tuple[int, int]:
+    """How many values, and bytes once decompressed, the headers of all pages claim.
+
+    ValueError and IndexError for another file.
+    """
     file.seek(max(0, size - 8))
     end = file.read(8)
     length = int.from_bytes(end[:4], "little")
@@ -77,7 +73,7 @@ def read_claims(file: BinaryIO, size: int) -> Claims:
                         values += _number(header.get(1))
                 total += _number(page.get(2))
                 at += reader.at + _number(page.get(3))
-    return Claims(values, total)
+    return values, total
 
 
 def _structs(value: Value) -> list[Struct]:

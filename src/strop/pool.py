@@ -1,4 +1,4 @@
-"""Worker processes that map a job over tasks in order, and report the death of a worker."""
+"""Processes and threads that map a function over tasks, in order and in advance."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import cycle
 from multiprocessing.connection import Connection
@@ -51,6 +52,28 @@ def default_context(device: torch.device | str = "cpu") -> BaseContext:
     """
     forks = sys.platform == "linux" and str(device).startswith("cpu")
     return multiprocessing.get_context("fork" if forks else "spawn")
+
+
+def map_ahead(
+    function: Callable[[Task], Result], tasks: Iterable[Task], ahead: int, *, threads: int = 1
+) -> Iterator[Result]:
+    """`map(function, tasks)` with up to `ahead` results computed in advance.
+
+    An exception of `function` is raised in place of its result. When the iterator is closed, calls
+    that have started are awaited and the others are cancelled.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="strop-prefetch") as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(function, task))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 class Pool(Generic[Task, Result]):

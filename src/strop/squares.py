@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle, islice
 from multiprocessing.context import BaseContext
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -60,33 +60,28 @@ def map_squares(
     slots = max(2 * workers, -(-ahead // chunk)) if workers else 1
     shape = (slots, chunk, 3, size, size)
     memory = context.RawArray("B", math.prod(shape)) if workers else bytearray(math.prod(shape))
-    job = _FillSlot(fill, memory, shape)
+    job = partial(_fill_slot, fill=fill, memory=memory, shape=shape)
     with Pool(job, workers, context) as pool:
         # A task is drawn after the result of the one `slots` before it was taken, so that its slot
         # is free.
         for slot, about in pool.map(zip(cycle(range(slots)), chunks, strict=False), slots):
-            yield about, job.squares(slot)
+            yield about, _squares(memory, shape, slot)
 
 
-class _FillSlot(Generic[Item, About]):
+def _fill_slot(
+    task: tuple[int, Sequence[Item]],
+    fill: Callable[[Sequence[Item], Tensor], About],
+    memory: Any,
+    shape: tuple[int, ...],
+) -> tuple[int, About]:
     """The job of a worker: fill a slot of shared memory, an array of `shape`."""
+    slot, items = task
+    return slot, fill(items, _squares(memory, shape, slot))
 
-    def __init__(
-        self,
-        fill: Callable[[Sequence[Item], Tensor], About],
-        memory: Any,
-        shape: tuple[int, ...],
-    ) -> None:
-        self._fill, self._memory, self._shape = fill, memory, shape
 
-    def squares(self, slot: int) -> Tensor:
-        """The squares of a slot: (chunk, 3, size, size) uint8, in place."""
-        flat = torch.from_numpy(np.frombuffer(self._memory, dtype=np.uint8))
-        return flat.view(self._shape)[slot]
-
-    def __call__(self, task: tuple[int, Sequence[Item]]) -> tuple[int, About]:
-        slot, items = task
-        return slot, self._fill(items, self.squares(slot))
+def _squares(memory: Any, shape: tuple[int, ...], slot: int) -> Tensor:
+    """The squares of a slot: (chunk, 3, size, size) uint8, in place."""
+    return torch.from_numpy(np.frombuffer(memory, dtype=np.uint8)).view(shape)[slot]
 
 
 def read_squares(

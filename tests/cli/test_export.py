@@ -18,7 +18,7 @@ def test_an_export_and_engines_in_commands(
     run: Run, model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    status, out, _ = run("export", model, "--to", "onnx", "-o", tmp_path / "export", "--json")
+    status, out, _ = run("export", model, "-o", tmp_path / "export", "--json")
     assert status == 0
     assert {"encoder.onnx", "interpreter.onnx", "README.md"} <= json.loads(out)["files"].keys()
     programs = []
@@ -34,13 +34,7 @@ def test_an_export_and_engines_in_commands(
     assert run("encode", pictures, "-m", model, "-o", store, "--engine", "onnx")[0] == 0
 
 
-def test_unknown_engines_and_formats_are_refused(
-    run: Run, model: Path, pictures: Path, tmp_path: Path
-) -> None:
+def test_unknown_engines_are_refused(run: Run, model: Path, pictures: Path) -> None:
     status, _, err = run("encode", pictures, "-m", model, "--engine", "tflite")
     assert status == 1
     assert "Choose one of torch, onnx, openvino" in err
-    status, _, err = run("export", model, "-o", tmp_path / "out", "--to", "coreml")
-    assert status == 1
-    assert "The only format is onnx" in err
-    assert not (tmp_path / "out").exists()

@@ -378,7 +378,7 @@ def stores(folder: Path) -> Feed:
     import pyarrow as pa
 
     import strop
-    from strop.store.schema import StoreInfo, code_lists
+    from strop.store.schema import StoreInfo
     from strop.store.writer import Writer
 
     program = sample_program(20)
@@ -386,8 +386,10 @@ def stores(folder: Path) -> Feed:
         model="tiny", codes=program.model, lengths="c", codebook_size=CODES, capacity=12
     )
     nothing = pa.nulls(20, pa.float32())
+    codes = zip(program.codes.tolist(), program.lengths.tolist(), strict=True)
+    active = pa.array([row[:length] for row, length in codes], pa.list_(pa.uint16()))
     table = pa.table({
-        "key": list(program.names), "codes": code_lists(program),
+        "key": list(program.names), "codes": active,
         "length": pa.array(program.lengths.numpy(), pa.uint16()), "quality": nothing,
         "width": pa.array([4] * 20, pa.int32()), "height": pa.array([4] * 20, pa.int32()),
         "source": ["/p"] * 20,

@@ -38,8 +38,9 @@ def test_an_image_goes_through_the_teacher_once(engine, tokenizer, images, teach
     assert torch.allclose(made.field, tokenizer.field(images[0]))
 
 
-def test_the_cache_keeps_recently_used_images(engine, images, teacher_runs, monkeypatch):
+def test_the_cache_keeps_recently_used_images(tokenizer, images, teacher_runs, monkeypatch):
     monkeypatch.setattr(engines, "CACHE_SIZE", 2)
+    engine = Engine(tokenizer)
     for number in (0, 1, 0, 2):  # 0 was used after 1
         engine.analyse(images[number])
     assert len(teacher_runs) == 3

@@ -6,7 +6,7 @@ import pyarrow as pa
 import torch
 
 from strop.program import Program
-from strop.store.schema import StoreInfo, code_lists
+from strop.store.schema import StoreInfo
 
 INFO = StoreInfo(model="tiny", codes="a-b", lengths="c", codebook_size=64, capacity=12)
 
@@ -24,9 +24,10 @@ def draw_program(count: int, seed: int = 0) -> Program:
 
 def rows(program: Program, **changes: object) -> pa.Table:
     count = len(program)
+    codes = zip(program.codes.tolist(), program.lengths.tolist(), strict=True)
     columns = {
         "key": list(program.names),
-        "codes": code_lists(program),
+        "codes": pa.array([row[:length] for row, length in codes], pa.list_(pa.uint16())),
         "length": pa.array(program.lengths.numpy(), pa.uint16()),
         "quality": pa.nulls(count, pa.float32()),
         "width": pa.array([640] * count, pa.int32()),

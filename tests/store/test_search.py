@@ -16,12 +16,10 @@ import strop
 from strop.errors import FormatError, StoreError
 from strop.images import read_image, read_square
 from strop.store import index as index_module
-from strop.store.code_query import parse
-from strop.store.descriptor import Descriptor, pool
 from strop.store.encode import encode_corpus
-from strop.store.index import Index, build_index
+from strop.store.index import Descriptor, Index, build_index, pool
 from strop.store.pictures import write_sheet
-from strop.store.search import _box, _window
+from strop.store.search import _box, _window, parse
 from strop.store.store import Store
 
 from .conftest import write_images

@@ -14,17 +14,17 @@ from typer.core import TyperCommand, TyperGroup
 
 import strop
 from strop.cli.console import complain
-from strop.errors import StropError
+from strop.errors import StropError, reason
 
 COMMANDS = {
     "demo": ("strop.cli.demo", "demo", "Run the bundled models on a few images."),
     "encode": ("strop.cli.codes", "encode", "Turn images into programs."),
     "interpret": ("strop.cli.codes", "interpret", "Turn programs into the teacher's patch field."),
     "decode": ("strop.cli.codes", "decode", "Turn programs into preview images, one PNG each."),
-    "export": ("strop.cli.export", "export", "Export a model as ONNX graphs."),
+    "export": ("strop.cli.info", "export", "Export a model as ONNX graphs."),
     "store": ("strop.cli.store", "app", "Describe, check and export stores of programs."),
-    "index": ("strop.cli.search", "index", "Index a store, so that it can be searched."),
-    "search": ("strop.cli.search", "search", "Find similar images in a store."),
+    "index": ("strop.cli.store", "index", "Index a store, so that it can be searched."),
+    "search": ("strop.cli.store", "search", "Find similar images in a store."),
     "train": ("strop.cli.train", "train", "Train a tokenizer."),
     "train-decoder": ("strop.cli.train", "train_decoder", "Train the pixel decoder of a model."),
     "train-lengths": ("strop.cli.train", "train_lengths", "Fit a rate head to a model."),
@@ -100,12 +100,8 @@ def main(command: Callable[[], Any] = app) -> None:
         complain("error", error)
         sys.exit(1)
     except (OSError, SafetensorError) as error:  # a full disk raises either
-        complain("error", _file_problem(error))
+        name = getattr(error, "filename", None)
+        problem = f"{name} could not be read or written" if name else "A file could not be used"
+        remedy = "Check the path, its permissions and the space on the disk."
+        complain("error", f"{problem} ({reason(error)}). {remedy}")
         sys.exit(1)
-
-
-def _file_problem(error: Exception) -> str:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    name = getattr(error, "filename", None)
-    problem = f"{name} could not be read or written" if name else "A file could not be used"
-    return f"{problem} ({reason}). Check the path, its permissions and the space on the disk."

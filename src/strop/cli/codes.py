@@ -15,26 +15,7 @@ from rich.table import Column, Table
 from safetensors.torch import save_file
 from torch import Tensor
 
-from strop.cli.console import (
-    DEFAULT_MODEL,
-    OUT,
-    Batch,
-    Device,
-    Engine,
-    Json,
-    Model,
-    check_suffix,
-    check_writable,
-    complain,
-    fail,
-    load_model,
-    out,
-    plural,
-    print_json,
-    progress_bars,
-    say,
-    show,
-)
+from strop.cli import console
 from strop.errors import ConfigError, FormatError, ModelError
 from strop.files import atomic_path, format_tag
 from strop.images import save_image
@@ -66,9 +47,11 @@ def encode(
     ],
     target: Annotated[
         str | None,
-        typer.Option(*OUT, help=f"Output file, {' or '.join(SUFFIXES)}; or a store, .lance."),
+        typer.Option(
+            *console.OUT, help=f"Output file, {' or '.join(SUFFIXES)}; or a store, .lance."
+        ),
     ] = None,
-    model: Model = None,
+    model: console.Model = None,
     length: Annotated[
         str | None,
         typer.Option(
@@ -129,9 +112,9 @@ def encode(
     workers: Annotated[
         int | None, typer.Option(min=0, help="Worker processes. Default: one per core.")
     ] = None,
-    batch: Batch = 32,
-    device: Device = None,
-    as_json: Json = False,
+    batch: console.Batch = 32,
+    device: console.Device = None,
+    as_json: console.Json = False,
 ) -> None:
     """Turn images into programs.
 
@@ -149,17 +132,17 @@ def encode(
         mean_length=mean_length,
         tolerance=tolerance,
     )
-    name = model or DEFAULT_MODEL
+    name = model or console.DEFAULT_MODEL
     of_stores: dict[str, Any] = {"prefix": prefix, "address": address, "version": version}
     of_stores |= {"overwrite": overwrite, "retry": retry, "keep": keep.split(",") if keep else ()}
     if target is not None and is_store(target):
         computed = engine in ENGINES  # else this is what writes the store
-        with progress_bars() as progress:
+        with console.progress_bars() as progress:
             report = encode_corpus(
                 data,
                 target,
                 model=name,
-                tokenizer=load_model(model, device, engine) if computed else None,
+                tokenizer=console.load_model(model, device, engine) if computed else None,
                 device=device,
                 engine="local" if computed else engine,  # type: ignore[arg-type]
                 workers=workers,
@@ -178,12 +161,12 @@ def encode(
         raise ConfigError(f"{given[0]} is for a store.", "Name a store with -o STORE.lance.")
     output = None if target is None else Path(target)
     if output is not None:
-        check_suffix(output, *SUFFIXES, ".lance")
-        check_writable(output)
+        console.check_suffix(output, *SUFFIXES, ".lance")
+        console.check_writable(output)
     corpus = Corpus(data)
-    tokenizer = load_model(model, device, engine)
+    tokenizer = console.load_model(model, device, engine)
     rule.check(tokenizer.config)
-    with progress_bars() as progress:
+    with console.progress_bars() as progress:
         program, broken = encode_to_program(
             corpus,
             tokenizer,
@@ -193,32 +176,32 @@ def encode(
             workers=workers,
             batch=batch,
             progress=progress,
-            say=say,
+            say=console.say,
         )
     missed = (
         list(compress(program.names, rule.missed(program, tokenizer.config))) if program else []
     )
     if as_json:
-        print_json(_summary(program, output, missed, broken))
+        console.print_json(_summary(program, output, missed, broken))
     elif program is not None:
         _show(program, output)
     if missed:
         read = len(corpus) - len(broken)
-        say(f"{rule.shortfall(len(missed), read, tokenizer.config)}: {', '.join(missed)}")
+        console.say(f"{rule.shortfall(len(missed), read, tokenizer.config)}: {', '.join(missed)}")
     if broken:
-        unread = f"{len(broken)} of {plural(len(corpus), 'image')} could not be read."
-        fail("skipped", broken.values(), unread)
+        unread = f"{len(broken)} of {console.plural(len(corpus), 'image')} could not be read."
+        console.fail("skipped", broken.values(), unread)
 
 
 def _show_report(report: Report, rule: LengthRule, model: str, as_json: bool) -> None:
     known = f", which has {report.known:,} already" if report.known else ""
     wrote = f"Wrote {report.encoded:,} of {report.images:,} programs to {report.store}{known}"
-    show(as_json, asdict(report), wrote)
+    console.show(as_json, asdict(report), wrote)
     if report.below_quality:
         config, _ = read_config(find_folder(model))
-        say(f"{rule.shortfall(report.below_quality, report.encoded, config)}.")
+        console.say(f"{rule.shortfall(report.below_quality, report.encoded, config)}.")
     if report.elsewhere is not None:
-        complain(
+        console.complain(
             "warning",
             f"The store has {report.elsewhere!r} and maybe more keys from another place. They were "
             "taken as the same images. Give --prefix to add these images under other keys.",
@@ -226,27 +209,29 @@ def _show_report(report: Report, rule: LengthRule, model: str, as_json: bool) ->
         )
     if report.rejected:
         unread = f"{report.rejected:,} of {report.images:,} images could not be read."
-        fail("rejected", [f"{row['key']}: {row['reason']}" for row in report.rejects], unread)
+        console.fail(
+            "rejected", [f"{row['key']}: {row['reason']}" for row in report.rejects], unread
+        )
 
 
 def interpret(
     programs: Programs,
-    output: Annotated[Path, typer.Option(*OUT, help="Output file: .safetensors.")],
-    model: Model = None,
-    batch: Batch = 256,
-    device: Device = None,
-    engine: Engine = "torch",
-    as_json: Json = False,
+    output: Annotated[Path, typer.Option(*console.OUT, help="Output file: .safetensors.")],
+    model: console.Model = None,
+    batch: console.Batch = 256,
+    device: console.Device = None,
+    engine: console.Engine = "torch",
+    as_json: console.Json = False,
 ) -> None:
     """Turn programs into the teacher's patch field.
 
     The output holds one tensor, `field` (B, S, d_enc), in the teacher's scale.
     """
-    check_suffix(output, ".safetensors")
-    check_writable(output)
+    console.check_suffix(output, ".safetensors")
+    console.check_writable(output)
     program, tokenizer = _load(programs, model, device, engine)
     use_graphs(tokenizer, batch)
-    with progress_bars() as progress:
+    with console.progress_bars() as progress:
         parts = _interpret(tokenizer, program, batch, "interpreting", progress)
         field = torch.cat([part.cpu() for part in parts])
     metadata = {
@@ -257,45 +242,45 @@ def interpret(
     with atomic_path(output) as temporary:
         save_file({"field": field.contiguous()}, temporary, metadata=metadata)
     facts = {"programs": len(program), "field": list(field.shape), "output": str(output)}
-    show(as_json, facts, f"Wrote {tuple(field.shape)} to {output}")
+    console.show(as_json, facts, f"Wrote {tuple(field.shape)} to {output}")
 
 
 def decode(
     programs: Programs,
-    output: Annotated[Path, typer.Option(*OUT, help="Output folder.")],
-    model: Model = None,
-    batch: Batch = 64,
-    device: Device = None,
-    engine: Engine = "torch",
-    as_json: Json = False,
+    output: Annotated[Path, typer.Option(*console.OUT, help="Output folder.")],
+    model: console.Model = None,
+    batch: console.Batch = 64,
+    device: console.Device = None,
+    engine: console.Engine = "torch",
+    as_json: console.Json = False,
 ) -> None:
     """Turn programs into preview images, one PNG each."""
-    check_writable(output, folder=True)
+    console.check_writable(output, folder=True)
     program, tokenizer = _load(programs, model, device, engine)
     use_graphs(tokenizer, batch)
     width = len(str(len(program) - 1))
     number = 0
-    with progress_bars() as progress:
+    with console.progress_bars() as progress:
         for field in _interpret(tokenizer, program, batch, "decoding", progress):
             for picture in tokenizer.decode(field, batch=batch):
                 stem = Path(program.names[number]).stem if program.names else "program"
                 save_image(output / f"{number:0{width}d}-{stem}.png", picture)
                 number += 1
     facts = {"pictures": number, "output": str(output)}
-    show(as_json, facts, f"Wrote {plural(number, 'picture')} to {output}")
+    console.show(as_json, facts, f"Wrote {console.plural(number, 'picture')} to {output}")
 
 
 def _load(
-    programs: Path, model: str | None, device: str | None, engine: Engine
+    programs: Path, model: str | None, device: str | None, engine: console.Engine
 ) -> tuple[Program, Tokenizer]:
     """The programs in a file, and the model that is given, or else the one that wrote them."""
     program = Program.load(programs)
     if model is not None:
-        return program, load_model(model, device, engine)
+        return program, console.load_model(model, device, engine)
     named = loads_as(programs)
-    for name in dict.fromkeys([*([named] if named else []), DEFAULT_MODEL, *list_models()]):
+    for name in dict.fromkeys([*([named] if named else []), console.DEFAULT_MODEL, *list_models()]):
         try:
-            tokenizer = load_model(name, device, engine)
+            tokenizer = console.load_model(name, device, engine)
         except (ModelError, FormatError):  # it was moved, or is not bundled here
             continue
         if not program.model or tokenizer.wrote(program.model):
@@ -347,8 +332,8 @@ def _summary(
 def _show(program: Program, output: Path | None) -> None:
     if output is not None:
         lengths = program.lengths.float()
-        say(
-            f"Wrote {plural(len(program), 'program')} to {output}: "
+        console.say(
+            f"Wrote {console.plural(len(program), 'program')} to {output}: "
             f"mean length {lengths.mean():.1f}, from {int(lengths.min())} to {int(lengths.max())}"
         )
         return
@@ -356,4 +341,4 @@ def _show(program: Program, output: Path | None) -> None:
     table = Table(Column("image", no_wrap=True), "length", "program", box=None)
     for name, row in zip(program.names, program, strict=True):
         table.add_row(name, str(len(row)), " ".join(map(str, row.codes.tolist())))
-    out.print(table)
+    console.out.print(table)

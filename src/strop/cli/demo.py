@@ -13,7 +13,7 @@ import torch
 import typer
 from rich.table import Table
 
-from strop.cli.console import OUT, Device, out, say
+from strop.cli import console
 from strop.demo import run_demo, tables
 from strop.device import choose_device
 
@@ -28,27 +28,27 @@ NEXT = {
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(*OUT, help="Output folder.")] = Path("demo"),
-    device: Device = None,
+    folder: Annotated[Path, typer.Option(*console.OUT, help="Output folder.")] = Path("demo"),
+    device: console.Device = None,
 ) -> None:
     """Run the bundled models on a few scenes and photographs. It takes about half a minute."""
     # So few images gain little from a second thread, which slows down a busy machine.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        results = run_demo(folder, device=choose_device(device), say=say)
+        results = run_demo(folder, device=choose_device(device), say=console.say)
     finally:
         torch.set_num_threads(threads)
     for table in (each for result in results for each in tables(result)):
         shown = Table(*table.header, box=None)
         for row in table.cells():
             shown.add_row(*row)
-        out.print(shown, "")
-    out.print(f"Open {folder}/index.html, then try:", soft_wrap=True)
+        console.out.print(shown, "")
+    console.out.print(f"Open {folder}/index.html, then try:", soft_wrap=True)
     # `make demo` installs strop in a virtual environment that is not on the path.
     installed = Path(sys.executable).with_name("strop")
     hidden = installed.is_file() and not shutil.which("strop")
     strop = shlex.quote(os.path.relpath(installed)) if hidden else "strop"
     for command, comment in NEXT.items():
         arguments = command.format(folder=shlex.quote(str(folder)))
-        out.print(f"  {strop} {arguments}  # {comment}", soft_wrap=True)
+        console.out.print(f"  {strop} {arguments}  # {comment}", soft_wrap=True)

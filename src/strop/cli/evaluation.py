@@ -13,26 +13,11 @@ from strop.analysis.evaluate import choose_suites, evaluate, open_splits
 from strop.analysis.evaluation_report import write_report
 from strop.analysis.metric_info import METRICS
 from strop.analysis.registry import EVALUATIONS
-from strop.cli.console import (
-    DATA,
-    DATA_HELP,
-    OUT,
-    WORKERS,
-    Batch,
-    Device,
-    Json,
-    Workers,
-    check_writable,
-    load_model,
-    out,
-    print_json,
-    progress_bars,
-    say,
-)
+from strop.cli import console
 
 Specs = Annotated[
     list[str],
-    typer.Option(*DATA, help=f"{DATA_HELP} Repeatable."),
+    typer.Option(*console.DATA, help=f"{console.DATA_HELP} Repeatable."),
 ]
 
 
@@ -47,7 +32,7 @@ def eval_(
         list[str],
         typer.Option(help="Dataset to fit probes and baselines on, one for each --data."),
     ] = [],  # noqa: B006
-    folder: Annotated[Path, typer.Option(*OUT, help="Folder for the results.")] = Path(
+    folder: Annotated[Path, typer.Option(*console.OUT, help="Folder for the results.")] = Path(
         "evaluation"
     ),
     protocol: Annotated[str, typer.Option(help="Probe protocol: paper or strong.")] = "paper",
@@ -59,21 +44,21 @@ def eval_(
         Path | None, typer.Option(help="LPIPS weights (AlexNet) as safetensors.", exists=True)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of probes, baselines and intervals.")] = 0,
-    batch: Batch = 32,
-    workers: Workers = WORKERS,
-    device: Device = None,
-    as_json: Json = False,
+    batch: console.Batch = 32,
+    workers: console.Workers = console.WORKERS,
+    device: console.Device = None,
+    as_json: console.Json = False,
 ) -> None:
     """Evaluate a model: alignment, pixels, rate, and probes of frozen representations.
 
     Repeat the command to continue an interrupted run.
     """
-    check_writable(folder, folder=True)
+    console.check_writable(folder, folder=True)
     choose_suites(suite)
     open_splits(data, train)  # before the model: what is misspelt is told at once
-    with progress_bars() as bars:
+    with console.progress_bars() as bars:
         parts = evaluate(
-            load_model(model, device),
+            console.load_model(model, device),
             data,
             folder,
             suites=suite,
@@ -86,14 +71,14 @@ def eval_(
             batch=batch,
             workers=workers,
             progress=bars,
-            note=say,
+            note=console.say,
         )
     if as_json:
-        print_json(parts)
+        console.print_json(parts)
         return
     for part in parts:
         _show(part)
-    say(f"Results are in {folder}; `strop report {folder}` makes a page of them.")
+    console.say(f"Results are in {folder}; `strop report {folder}` makes a page of them.")
 
 
 def report(
@@ -101,17 +86,19 @@ def report(
         list[Path],
         typer.Argument(help="Folders that `strop eval` wrote."),
     ],
-    folder: Annotated[Path, typer.Option(*OUT, help="Folder for the page.")] = Path("report"),
-    as_json: Json = False,
+    folder: Annotated[Path, typer.Option(*console.OUT, help="Folder for the page.")] = Path(
+        "report"
+    ),
+    as_json: console.Json = False,
 ) -> None:
     """Put the results of one or more runs on one page, next to the paper's."""
-    check_writable(folder, folder=True)
+    console.check_writable(folder, folder=True)
     written = write_report(runs, folder)
     if as_json:
-        print_json(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+        console.print_json(json.loads((folder / "report.json").read_text(encoding="utf-8")))
         return
     for path in written:
-        say(f"Wrote {path}")
+        console.say(f"Wrote {path}")
 
 
 def _show(part: dict[str, Any]) -> None:
@@ -123,13 +110,13 @@ def _show(part: dict[str, Any]) -> None:
             interval = part.get("intervals", {}).get(name)
             bounds = " to ".join(map(measure.format, interval)) if interval else ""
             table.add_row(measure.heading, measure.format(value), bounds)
-        out.print(table)
+        console.out.print(table)
     if probed := part.get("representations"):
         names = list(next(iter(probed.values()))["values"])
         table = Table("", *(METRICS[name].heading for name in names), title=title, box=None)
         for representation, found in probed.items():
             cells = [METRICS[name].format(found["values"][name]) for name in names]
             table.add_row(representation, *cells)
-        out.print(table)
+        console.out.print(table)
     for note in part["notes"]:
-        say(note)
+        console.say(note)

@@ -1,15 +1,15 @@
-"""`strop info`: sizes of presets and models."""
+"""`strop info` and `strop export`: sizes of presets and models, and models as ONNX graphs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
 from rich.table import Table
 
-from strop.cli.console import Json, out, print_json
+from strop.cli import console
 from strop.config import to_dict
 from strop.errors import ModelError, TeacherError, did_you_mean
 from strop.model.checkpoint import find_folder, list_models, load_folder, read_config
@@ -23,7 +23,7 @@ def info(
     name: Annotated[
         str | None, typer.Argument(help="A preset, or the name, folder or hub id of a model.")
     ] = None,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Show parameters, shapes and bits of a preset or a model. Without a name, list all of them."""
     if name is None:
@@ -31,7 +31,7 @@ def info(
         return
     facts = describe(name)
     if as_json:
-        print_json(facts)
+        console.print_json(facts)
         return
     table = Table(title=name, show_header=False, box=None)
     million = 1e6
@@ -50,7 +50,7 @@ def info(
     for key, value in {**about, **about.get("metrics", {})}.items():
         if key not in ("load", "metrics", "training"):
             table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
-    out.print(table)
+    console.out.print(table)
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _list_all(as_json: bool) -> None:
     first = sorted(presets, key=lambda name: presets[name].model.teacher.name != "tiny")
     presets = {name: presets[name] for name in first}
     if as_json:
-        print_json(
+        console.print_json(
             {
                 "models": {name: {"model": to_dict(config)} for name, config in models.items()},
                 "presets": {name: to_dict(preset) for name, preset in presets.items()},
@@ -115,11 +115,11 @@ def _list_all(as_json: bool) -> None:
         table = Table("bundled model", *columns, box=None)
         for name, config in models.items():
             table.add_row(name, *_cells(config))
-        out.print(table, "")
+        console.out.print(table, "")
     table = Table("preset", *columns, "batch", box=None)
     for name, preset in presets.items():
         table.add_row(name, *_cells(preset.model), str(preset.training.batch))
-    out.print(table)
+    console.out.print(table)
 
 
 def _cells(config: TokenizerConfig) -> tuple[str, ...]:
@@ -133,3 +133,25 @@ def _cells(config: TokenizerConfig) -> tuple[str, ...]:
         str(config.max_length),
         str(config.quantizer.codes),
     )
+
+
+def export(
+    model: console.ModelArgument,
+    output: Annotated[Path, typer.Option(*console.OUT, help="Output folder.")],
+    to: Annotated[Literal["onnx"], typer.Option(help="Format of the graphs.")] = "onnx",
+    as_json: console.Json = False,
+) -> None:
+    """Export a model with its teacher and preprocessing as ONNX graphs.
+
+    The folder holds encoder.onnx, interpreter.onnx, and a README with code that runs them.
+    """
+    console.check_writable(output, folder=True)
+    from strop.model.onnx import export_onnx
+
+    folder = export_onnx(console.load_model(model, "cpu"), output)
+    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    if as_json:
+        console.print_json({"output": str(folder), "files": files})
+        return
+    for name, size in files.items():
+        console.say(f"{folder / name}: {size / 1e6:.1f} MB")

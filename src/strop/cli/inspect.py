@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from strop.cli.console import DEFAULT_MODEL, Device, Engine, load_model, out
+from strop.cli import console
 from strop.errors import ConfigError
 from strop.store.store import open_store
 
@@ -17,7 +17,7 @@ def inspect(
     model: Annotated[
         str | None,
         typer.Argument(
-            help=f"Bundled name, folder or hub id of a model. Default: {DEFAULT_MODEL}."
+            help=f"Bundled name, folder or hub id of a model. Default: {console.DEFAULT_MODEL}."
         ),
     ] = None,
     gallery: Annotated[
@@ -35,8 +35,8 @@ def inspect(
         str | None, typer.Option(envvar="STROP_TOKEN", help="A secret that clients must send.")
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
-    device: Device = None,
-    engine: Engine = "torch",
+    device: console.Device = None,
+    engine: console.Engine = "torch",
 ) -> None:
     """View and edit programs on a web page. Only this machine can open it by default."""
     try:
@@ -50,20 +50,23 @@ def inspect(
     check_token(host, token)
 
     def ready(address: str) -> None:
-        out.print(f"The inspector is at {address} (Ctrl-C to stop).", soft_wrap=True)
+        console.out.print(f"The inspector is at {address} (Ctrl-C to stop).", soft_wrap=True)
         if browser:
             webbrowser.open(address)
 
     opened = None
     if store is None:
-        tokenizer = load_model(model, device, engine)
+        tokenizer = console.load_model(model, device, engine)
     else:
         opened = open_store(store)
         model = model or opened.info.model
-        tokenizer = opened.model = load_model(model, device, engine)
+        tokenizer = opened.model = console.load_model(model, device, engine)
+    shown = model or console.DEFAULT_MODEL
+    if Path(shown).is_absolute():
+        shown = Path(shown).name  # clients do not see the folder that the model is in
     serve(
         tokenizer,
-        name=_display_name(model),
+        name=shown,
         gallery=gallery,
         store=opened,
         host=host,
@@ -71,10 +74,3 @@ def inspect(
         token=token,
         ready=ready,
     )
-
-
-def _display_name(model: str | None) -> str:
-    """The name that clients see, without the folder the model is in."""
-    if model is None:
-        return DEFAULT_MODEL
-    return Path(model).name if Path(model).is_absolute() else model

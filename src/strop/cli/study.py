@@ -15,23 +15,7 @@ from typer.core import TyperCommand
 from strop.analysis.findings import Table
 from strop.analysis.frame import Analysis, describe_options, find_analysis, run_study
 from strop.analysis.registry import STUDIES
-from strop.cli import main
-from strop.cli.console import (
-    OUT,
-    WORKERS,
-    Batch,
-    Data,
-    Device,
-    Json,
-    ModelArgument,
-    Workers,
-    as_typed,
-    check_writable,
-    out,
-    print_json,
-    progress_bars,
-    say,
-)
+from strop.cli import console, main
 from strop.model.checkpoint import load
 
 _OWN = "own_"
@@ -40,13 +24,15 @@ _OWN = "own_"
 
 def study(
     analysis: Analysis,
-    model: ModelArgument,
-    data: Data,
-    folder: Annotated[Path, typer.Option(*OUT, help="Folder for JSON, Markdown and figures.")],
-    batch: Batch = 32,
-    workers: Workers = WORKERS,
-    device: Device = None,
-    as_json: Json = False,
+    model: console.ModelArgument,
+    data: console.Data,
+    folder: Annotated[
+        Path, typer.Option(*console.OUT, help="Folder for JSON, Markdown and figures.")
+    ],
+    batch: console.Batch = 32,
+    workers: console.Workers = console.WORKERS,
+    device: console.Device = None,
+    as_json: console.Json = False,
     **own: Any,
 ) -> None:
     """Run a study on a dataset; the command line shows `HELP`."""
@@ -54,19 +40,19 @@ def study(
     for each in fields(analysis.options):
         if isinstance(each.default, tuple):
             options[each.name] = _values(options[each.name])
-    check_writable(folder, folder=True)
+    console.check_writable(folder, folder=True)
     tokenizer = load(model, device=device)
     tokenizer.precision = "fp32"  # studies look at small differences between fields
-    with as_typed(name), progress_bars() as bars:
+    with console.as_typed(name), console.progress_bars() as bars:
         found = run_study(
             tokenizer, analysis, data, folder, options, batch=batch, workers=workers, progress=bars
         )
     if as_json:
-        print_json(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
+        console.print_json(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
         return
     for table in found["tables"]:
-        out.print(Markdown(Table(**table).markdown()))
-    say(f"Wrote {folder / name}.json, {name}.md and {len(found['figures'])} figures")
+        console.out.print(Markdown(Table(**table).markdown()))
+    console.say(f"Wrote {folder / name}.json, {name}.md and {len(found['figures'])} figures")
 
 
 class _StudyCommand(TyperCommand):

@@ -12,23 +12,7 @@ import torch
 import typer
 from rich.table import Table
 
-from strop.cli.console import (
-    DATA,
-    DATA_HELP,
-    OUT,
-    WORKERS,
-    Data,
-    DataArgument,
-    Device,
-    Json,
-    ModelArgument,
-    Workers,
-    check_writable,
-    out,
-    print_json,
-    progress_bars,
-    say,
-)
+from strop.cli import console
 from strop.config import flatten, to_dict
 from strop.device import choose_device
 from strop.errors import ConfigError, did_you_mean
@@ -46,9 +30,11 @@ from strop.training.plan import describe, describe_data, measure
 from strop.training.preset import Preset, load_preset, parse_assignments
 from strop.training.sweep import sweep as run_sweep
 
-Back = Annotated[Path | None, typer.Option(*OUT, help="Output folder. Default: the model's own.")]
+Back = Annotated[
+    Path | None, typer.Option(*console.OUT, help="Output folder. Default: the model's own.")
+]
 PresetName = Annotated[str, typer.Argument(help="A preset (`strop info` lists them) or a .toml.")]
-Out = Annotated[Path, typer.Option(*OUT, help="Folder for everything the run writes.")]
+Out = Annotated[Path, typer.Option(*console.OUT, help="Folder for everything the run writes.")]
 Cache = Annotated[
     str | None,
     typer.Option(help="File of cached features, written if missing; or `memory`."),
@@ -66,7 +52,7 @@ Validation = Annotated[
 
 def train(
     preset: PresetName,
-    data: Annotated[str | None, typer.Option(*DATA, help=DATA_HELP)] = None,
+    data: Annotated[str | None, typer.Option(*console.DATA, help=console.DATA_HELP)] = None,
     folder: Out = Path("runs/latest"),
     steps: Steps = None,
     batch: BatchSize = None,
@@ -90,9 +76,9 @@ def train(
             "--dry-run", help="Open the data and the teacher, print the configuration, time a step."
         ),
     ] = False,
-    workers: Workers = WORKERS,
-    device: Device = None,
-    as_json: Json = False,
+    workers: console.Workers = console.WORKERS,
+    device: console.Device = None,
+    as_json: console.Json = False,
 ) -> None:
     """Train a tokenizer. Start it with `torchrun` to use several GPUs or machines."""
     plan = _resolved(preset, steps, batch, settings)
@@ -100,8 +86,8 @@ def train(
     if dry_run:
         _dry_run(plan, data, validation, teacher, device, as_json)
         return
-    check_writable(folder, folder=True)
-    with progress_bars() as bars:
+    console.check_writable(folder, folder=True)
+    with console.progress_bars() as bars:
         result = run_training(
             plan,
             data,
@@ -118,31 +104,31 @@ def train(
         )
     first = this_process().first  # they all know the same
     if first and as_json:
-        print_json({"finished": result.finished, "step": result.step, **result.metrics})
+        console.print_json({"finished": result.finished, "step": result.step, **result.metrics})
     elif first and result.finished:
         _print_metrics(result.metrics)
-        out.print(f"The model is in {folder / 'model'}", soft_wrap=True)
+        console.out.print(f"The model is in {folder / 'model'}", soft_wrap=True)
     elif first:
-        out.print(f"Stopped after step {result.step}. Continue with --resume.")
+        console.out.print(f"Stopped after step {result.step}. Continue with --resume.")
     if not result.finished:
         raise typer.Exit(130)  # the status after Ctrl-C in shells
 
 
 def train_decoder(
     context: typer.Context,
-    model: ModelArgument,
-    data: Data,
+    model: console.ModelArgument,
+    data: console.Data,
     folder: Back = None,
     steps: Annotated[int, typer.Option(min=1)] = 20_000,
     batch: Annotated[int, typer.Option(min=1)] = 32,
-    workers: Workers = WORKERS,
-    device: Device = None,
-    as_json: Json = False,
+    workers: console.Workers = console.WORKERS,
+    device: console.Device = None,
+    as_json: console.Json = False,
 ) -> None:
     """Train the pixel decoder of a model. Everything else stays unchanged."""
     _lock_folder(context, model, folder)
     tokenizer = load(model, device=device)
-    with progress_bars() as bars:
+    with console.progress_bars() as bars:
         metrics = fit_decoder(
             tokenizer, data, steps=steps, batch=batch, loading_workers=workers, progress=bars
         )
@@ -151,8 +137,8 @@ def train_decoder(
 
 def train_lengths(
     context: typer.Context,
-    model: ModelArgument,
-    data: Data,
+    model: console.ModelArgument,
+    data: console.Data,
     folder: Back = None,
     quality: Annotated[
         float | None,
@@ -170,9 +156,9 @@ def train_lengths(
     ] = 2000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     batch: Annotated[int, typer.Option(min=1)] = 32,
-    workers: Workers = WORKERS,
-    device: Device = None,
-    as_json: Json = False,
+    workers: console.Workers = console.WORKERS,
+    device: console.Device = None,
+    as_json: console.Json = False,
 ) -> None:
     """Fit a rate head to any finished model, so that it can encode to a quality.
 
@@ -181,7 +167,7 @@ def train_lengths(
     """
     _lock_folder(context, model, folder)
     tokenizer = load(model, device=device)
-    with progress_bars() as bars:
+    with console.progress_bars() as bars:
         metrics = fit_lengths(
             tokenizer,
             data,
@@ -213,15 +199,15 @@ def _write_back(
 ) -> None:
     tokenizer.save_pretrained(folder)
     if as_json:
-        print_json(metrics)
+        console.print_json(metrics)
     else:
         _print_metrics(metrics)
-        out.print(f"The model is in {folder}", soft_wrap=True)
+        console.out.print(f"The model is in {folder}", soft_wrap=True)
 
 
 def sweep(
     preset: PresetName,
-    data: Data,
+    data: console.Data,
     axes: Annotated[
         list[str],
         typer.Option("--axis", help="--axis model.quantizer.codes=256,1024. Repeatable."),
@@ -232,11 +218,11 @@ def sweep(
     validation: Validation = None,
     cache: Cache = None,
     settings: Settings = None,
-    workers: Workers = WORKERS,
-    device: Device = None,
+    workers: console.Workers = console.WORKERS,
+    device: console.Device = None,
 ) -> None:
     """Train at every combination of settings and plot R² against bits."""
-    with progress_bars() as bars:
+    with console.progress_bars() as bars:
         results = run_sweep(
             _resolved(preset, steps, batch, settings),
             data,
@@ -254,19 +240,19 @@ def sweep(
     for run in sorted(results, key=lambda run: float(run["bits"])):
         figures = (f"{run['bits']:.0f}", f"{run['r2_centred']:.4f}", f"{run['length_mean']:.1f}")
         table.add_row(run["name"], *figures)
-    out.print(table)
+    console.out.print(table)
 
 
 def features(
-    data: DataArgument,
-    cache: Annotated[Path, typer.Option(*OUT, help="Output file.")],
+    data: console.DataArgument,
+    cache: Annotated[Path, typer.Option(*console.OUT, help="Output file.")],
     preset: Annotated[
         str, typer.Option(help="Preset whose teacher, size, fit, flips and views apply.")
     ] = "strop-xs",
     teacher: TeacherName = None,
     settings: Settings = None,
-    workers: Workers = WORKERS,
-    device: Device = None,
+    workers: console.Workers = console.WORKERS,
+    device: console.Device = None,
 ) -> None:
     """Write the teacher's fields of a dataset to a file, for `train --cache`."""
     from dataclasses import replace
@@ -277,7 +263,7 @@ def features(
     config = resolved.model
     if teacher is not None:
         config = replace(config, teacher=describe_teacher(teacher))
-    with progress_bars() as bars:
+    with console.progress_bars() as bars:
         written = cache_fields(
             cache,
             data,
@@ -289,7 +275,7 @@ def features(
         )
     shape = " x ".join(map(str, written.fields.shape))
     size = written.path.stat().st_size / 2**30
-    say(f"Wrote {shape} fields ({size:.2f} GiB) to {written.path}")
+    console.say(f"Wrote {shape} fields ({size:.2f} GiB) to {written.path}")
 
 
 def _resolved(
@@ -329,12 +315,12 @@ def _dry_run(
     facts: dict[str, Any] = {"config": to_dict(preset), **describe(preset), **found}
     if not as_json:
         for key, value in flatten(facts.pop("config")).items():
-            out.print(f"{key} = {value}", highlight=False, soft_wrap=True)
+            console.out.print(f"{key} = {value}", highlight=False, soft_wrap=True)
         _print_metrics(facts)
-        say("Taking a few steps ...")
+        console.say("Taking a few steps ...")
     facts |= (measured := measure(preset, torch.device(chosen)))
     if as_json:
-        print_json(facts)
+        console.print_json(facts)
     else:
         _print_metrics(measured)
 
@@ -343,7 +329,7 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None)
     for name, value in metrics.items():
         table.add_row(name, _shown(value))
-    out.print(table)
+    console.out.print(table)
 
 
 def _shown(value: Any) -> str:

@@ -1,32 +1,42 @@
-"""Datasets that are folders of files: VOC, ADE20K, Cityscapes, COCO, COCO-Stuff, ImageNet, others.
+"""Datasets on disk: VOC, ADE20K, Cityscapes, COCO, COCO-Stuff, ImageNet, NYUv2, CLEVR, folders.
 
-Each function finds the files of one layout and returns a `FileDataset`.
+Each function finds the files of one layout and returns a dataset.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from xml.etree import ElementTree
 
+import numpy as np
+import torch
+
 from strop.data.decode import identity_table, make_table
-from strop.data.filelist import FileDataset, Files, paired
 from strop.data.layout import (
+    FileDataset,
+    Files,
     Layout,
     first_file,
     found,
     load_json,
     load_mat,
+    paired,
     read_lines,
     split_names,
 )
-from strop.data.record import VOID
+from strop.data.record import VOID, Record
 from strop.errors import DataError, parsing
 from strop.files import PathLike
-from strop.listing import find_images, list_files
+from strop.listing import expand, find_images, list_files
+from strop.optional import require
+from strop.scenes.describe import check_scene, field
+from strop.scenes.scene import By, class_names
 
 
 def folder(path: PathLike, labels: Literal["none", "folders"] = "none") -> FileDataset:
@@ -386,3 +396,190 @@ def _devkit_wnids(path: Path) -> dict[int, str]:
         synsets = content["synsets"]
         pairs = zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True)
         return {int(number): str(wnid) for number, wnid in pairs}
+
+
+# --- The labelled set of NYU Depth v2, with depth in metres and 40 classes
+
+NYU_CLASSES = split_names("""
+wall; floor; cabinet; bed; chair; sofa; table; door; window; bookshelf; picture; counter; blinds;
+desk; shelves; curtain; dresser; pillow; mirror; floor mat; clothes; ceiling; books; refrigerator;
+television; paper; towel; shower curtain; box; whiteboard; person; night stand; toilet; sink; lamp;
+bathtub; bag; other structure; other furniture; other prop
+""")
+NYU_MAT = "nyu_depth_v2_labeled.mat"
+
+# In the folder layout, 39 is both "other prop" and unlabelled, so it is void.
+_NYU_TABLE = make_table({**dict.fromkeys(range(256), VOID), **{i: i for i in range(39)}})
+
+
+def nyuv2(path: PathLike, split: Literal["train", "test"] = "test") -> FileDataset | NyuMat:
+    """NYU Depth v2's `split` (train, 795 images; test, 654).
+
+    Either the official `nyu_depth_v2_labeled.mat` with `splits.mat` in one folder, or a folder with
+    `rgb/`, `depth_mm/` (16 bit, millimetres), `labels40/` (0 to 38; the rest void) and `train.txt`,
+    `test.txt`.
+    """
+    where = expand(path)
+    tree = f"{NYU_MAT} and splits.mat, or rgb/, depth_mm/, labels40/, train.txt and test.txt"
+    if where.name == NYU_MAT or (where / NYU_MAT).is_file():
+        return NyuMat(where if where.name == NYU_MAT else where / NYU_MAT, split)
+    layout = Layout.open(where, "NYUv2", tree)
+    images, depths = layout.folder("rgb"), layout.folder("depth_mm", "depth")
+    names = layout.lines(f"{split}.txt")
+    files = {Path(image).stem: image for image in list_files(where / images)}
+    masks = (where / "labels40").is_dir()
+    items = [
+        Files(
+            name,
+            f"{images}/{files.get(name, name + '.jpg')}",
+            semantic=f"labels40/{name}.png" if masks else None,
+            depth=f"{depths}/{name}.png",
+        )
+        for name in names
+    ]
+    return FileDataset(
+        name=f"nyuv2-{split}",
+        root=where,
+        items=items,
+        classes=NYU_CLASSES if masks else (),
+        table=_NYU_TABLE,
+    )
+
+
+class NyuMat:
+    """Images and depth of `nyu_depth_v2_labeled.mat`, an HDF5 file of 2.8 GB."""
+
+    classes: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
+
+    def __init__(self, path: Path, split: str) -> None:
+        self.name = f"nyuv2-{split}"
+        self._path = path
+        splits = path.parent / "splits.mat"
+        if not splits.is_file():
+            raise DataError(
+                f"The split {split} is not known: {path.parent} holds {found(path.parent)}.",
+                "Put the official splits.mat there.",
+            )
+        numbers = load_mat(splits)
+        with parsing(DataError, f"{splits} has no {split}Ndxs", "Download it again."):
+            self._indices = [int(number) - 1 for number in np.ravel(numbers[f"{split}Ndxs"])]
+        self._read(self._indices[-1])
+
+    def sources(self) -> Iterator[Path | str]:
+        """The file, and which of its records are of the split."""
+        yield self._path
+        yield str(self._indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> Record:
+        number = self._indices[index]
+        image, depth = self._read(number)
+        # MATLAB stores columns first: (3, W, H) and (W, H).
+        return Record(
+            image=torch.from_numpy(image).transpose(1, 2).contiguous(),
+            name=f"{number:05d}",
+            depth=torch.from_numpy(depth).T.contiguous(),
+        )
+
+    def _read(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        h5py = require("h5py", DataError)
+        where = f"Image {number + 1} of {self._path} cannot be read"
+        damaged = f"The file is truncated or not {NYU_MAT}, which has 2.8 GB; download it again."
+        # Opened for each record: a forked worker would share the file position of its parent.
+        with parsing(DataError, where, damaged), h5py.File(self._path, "r") as content:
+            image = np.asarray(content["images"][number], np.uint8)
+            return image, np.asarray(content["depths"][number], np.float32)
+
+
+# --- CLEVR v1.0: images and scenes, with masks and depth if a renderer wrote them
+
+
+class ClevrDataset(FileDataset):
+    """Records of CLEVR, with semantic masks and labels derived from the scene.
+
+    A scene is checked when its record is read, so a bad scene costs one record.
+    """
+
+    def __init__(self, *, source: Path, by: By, **arguments: Any) -> None:
+        classes = class_names(by)
+        super().__init__(classes=classes, label_names=classes[1:], **arguments)
+        self._source = str(source)
+        self._by = by
+
+    def __getitem__(self, index: int) -> Record:
+        record = super().__getitem__(index)
+        if record.scene is None:
+            return record
+        source = f"{self._source} ({record.name})"
+        check_scene(record.scene, source)
+        objects = record.scene["objects"]
+        kinds = torch.tensor([0, *(self._class(entry, source) for entry in objects)])
+        labels = torch.zeros(len(self.label_names), dtype=torch.bool)
+        labels[kinds[1:] - 1] = True
+        semantic = None
+        if record.instance is not None:
+            if int(record.instance.max()) > len(objects):
+                raise DataError(
+                    f"The mask of {record.name} has object {int(record.instance.max())}, "
+                    f"but its scene in {self._source} has {len(objects)}.",
+                    "Ids in a mask are 0 for background, then 1, 2, ... in the order of the scene.",
+                )
+            semantic = kinds[record.instance]
+        return replace(record, labels=labels, semantic=semantic)
+
+    def sources(self) -> Iterator[Path | str]:
+        """The files of all records, and that of their scenes."""
+        yield Path(self._source)
+        yield from super().sources()
+
+    def _class(self, entry: Mapping[str, Any], source: str) -> int:
+        name = entry["color"] if self._by == "color" else f"{entry['material']} {entry['shape']}"
+        if name not in self.label_names:
+            raise DataError(
+                f"The scene in {source} has a {name!r}.",
+                f"CLEVR has {', '.join(self.label_names)}.",
+            )
+        return self.classes.index(name)
+
+
+def clevr(path: PathLike, split: str = "val", by: By = "shape") -> ClevrDataset:
+    """CLEVR v1.0's `split` (train, val, test; test has no scenes).
+
+    Instance masks are read from `masks/SPLIT` and depth (16 bit, millimetres) from `depth/SPLIT` if
+    these folders exist. `by` selects the classes of labels and semantic masks: `shape` (shape and
+    material) or `color`.
+    """
+    tree = "images/SPLIT/ and scenes/CLEVR_SPLIT_scenes.json"
+    layout = Layout.open(path, "CLEVR", tree, "CLEVR_v1.0")
+    root, folder = layout.root, layout.folder(f"images/{split}")
+    images = layout.images(folder, f"CLEVR_{split}_000000.png and so on")
+    source = root / "scenes" / f"CLEVR_{split}_scenes.json"
+    scenes: dict[str, Mapping[str, Any]] = {}
+    if source.is_file():
+        listed = field(load_json(source, ["scenes"]), "scenes", list, str(source))
+        for number, scene in enumerate(listed):
+            scenes[field(scene, "image_filename", str, f"{source}, scene {number}")] = scene
+    elif split != "test":
+        raise DataError(f"The scenes {source} are missing.", f"CLEVR has {tree}.")
+    masks = frozenset(list_files(root / "masks" / split))
+    depths = frozenset(list_files(root / "depth" / split))
+
+    def beside(kind: str, names: frozenset[str], image: str) -> str | None:
+        png = Path(image).with_suffix(".png").name
+        return f"{kind}/{split}/{png}" if png in names else None
+
+    items = [
+        Files(
+            Path(image).stem,
+            f"{folder}/{image}",
+            instance=beside("masks", masks, image),
+            depth=beside("depth", depths, image),
+            # An empty scene represents a missing one, which the check then reports.
+            scene=scenes.get(image, {}) if scenes else None,
+        )
+        for image in images
+    ]
+    return ClevrDataset(name=f"clevr-{split}", root=root, items=items, source=source, by=by)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple, TypeGuard
 
@@ -25,7 +25,7 @@ from strop.data.rendered import ScenesDataset
 from strop.data.transforms import Resize, fit_record
 from strop.errors import DataError, StropError
 from strop.images import Fit, check_square
-from strop.prefetch import map_ahead
+from strop.pool import map_ahead
 from strop.random import mix
 from strop.squares import map_squares
 
@@ -130,20 +130,13 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the current epoch. Afterwards the loader is at the start of the next."""
         epoch = self.epoch
-        yield from self._run(self._epoch_steps(epoch, self.position))
+        yield from self._run(self._steps(epochs=1))
         # The last step may be too short to have records for this process.
         self.epoch, self.position = epoch + 1, 0
 
     def forever(self) -> Iterator[Batch]:
         """All epochs from the current position, without end. Prefetching crosses epochs."""
-
-        def steps() -> Iterator[_Step]:
-            epoch, position = self.epoch, self.position
-            while True:
-                yield from self._epoch_steps(epoch, position)
-                epoch, position = epoch + 1, 0
-
-        yield from self._run(steps())
+        return self._run(self._steps())
 
     def state(self) -> dict[str, int]:
         """The position after the batches that were yielded; prefetched batches do not count."""
@@ -179,18 +172,18 @@ class Loader:
         head = f"{len(self.broken)} of {len(self.dataset)} records were skipped as broken:"
         return "\n  ".join([head, *problems[:limit], *more])
 
-    def _epoch_steps(self, epoch: int, position: int) -> Iterator[_Step]:
-        total = len(self.dataset)
-        order = epoch_order(total, self.seed, epoch) if self.shuffle else np.arange(total)
+    def _steps(self, epochs: int | None = None) -> Iterator[_Step]:
+        total, position = len(self.dataset), self.position
         stride = self.batch_size * self.world
-        end = position + (total - position) // stride * stride if self.drop_last else total
-        for start in range(position, end, stride):
-            block = order[start : start + stride]
-            mine = np.array_split(block, self.world)[self.rank]
-            after = start + stride
-            state = (epoch, after) if after < end else (epoch + 1, 0)
-            if len(mine):
-                yield _Step(mine, *state)
+        for epoch in islice(count(self.epoch), epochs):
+            order = epoch_order(total, self.seed, epoch) if self.shuffle else np.arange(total)
+            end = position + (total - position) // stride * stride if self.drop_last else total
+            for start in range(position, end, stride):
+                mine = np.array_split(order[start : start + stride], self.world)[self.rank]
+                after = start + stride
+                if len(mine):
+                    yield _Step(mine, *((epoch, after) if after < end else (epoch + 1, 0)))
+            position = 0
 
     def _run(self, steps: Iterator[_Step]) -> Iterator[Batch]:
         running = self._running = object()
@@ -246,11 +239,11 @@ class Loader:
         )
         for first in loaded:
             step = given.popleft()
-            count, filled = len(step.indices), 0
-            shape = (count, 3, self.size, self.size)
+            whole, filled = len(step.indices), 0
+            shape = (whole, 3, self.size, self.size)
             images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin)
             parts: list[Batch] = []
-            for (part, broken), squares in chain([first], islice(loaded, (count - 1) // chunk)):
+            for (part, broken), squares in chain([first], islice(loaded, (whole - 1) // chunk)):
                 self.broken |= broken
                 if part is not None:
                     images[filled : filled + len(part)] = squares[: len(part)]

@@ -59,7 +59,14 @@ class PackedDataset:
             self.label_names = tuple(map(str, meta["label_names"]))
             self.fit = str(meta["fit"])
             self._count = int(meta["count"])
-            self._arrays = {part: self._map(part) for part in meta["parts"]}
+            square = (self.size, self.size)
+            shapes = {"image": (3, *square), "labels": (len(self.label_names),)}
+            self._arrays = {
+                part: _open(
+                    root / f"{part}.bin", TYPES[part][0], (self._count, *shapes.get(part, square))
+                )
+                for part in meta["parts"]
+            }
             _ = self._arrays["image"]
         self._offsets = _open(root / OFFSETS, "<i8", (self._count + 1,))
         self._records = _open(root / RECORDS, "u1", (-1,))
@@ -106,11 +113,6 @@ class PackedDataset:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["root"])  # type: ignore[misc]
-
-    def _map(self, part: str) -> np.ndarray:
-        square = (self.size, self.size)
-        shape = {"image": (3, *square), "labels": (len(self.label_names),)}.get(part, square)
-        return _open(self._root / f"{part}.bin", TYPES[part][0], (self._count, *shape))
 
     def _about(self, index: int) -> dict[str, Any]:
         line = self._records[self._offsets[index] : self._offsets[index + 1]].tobytes()

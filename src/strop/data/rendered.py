@@ -27,7 +27,7 @@ from strop.scenes.scene import By, Scenes, class_names, object_classes, semantic
 MAX_SCENES = 10**9
 MAX_START = 2**62
 MAX_SIZE = 2048
-_BLOCK = 2048
+_BLOCK = 8192
 """Scenes sampled at once on a GPU."""
 _FORMAT = ("scenes", 1)
 _INFO = {"version": "1.0", "license": "Apache-2.0", "source": "strop.scenes"}

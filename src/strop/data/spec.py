@@ -13,9 +13,7 @@ from inspect import signature
 from typing import Any, get_args
 from urllib.parse import quote, unquote
 
-from strop.data.clevr import clevr
-from strop.data.folders import ade20k, cityscapes, coco, cocostuff, folder, imagenet, voc
-from strop.data.nyuv2 import nyuv2
+from strop.data import folders
 from strop.data.packed import PackedDataset
 from strop.data.record import Dataset, check_dataset
 from strop.data.rendered import scenes
@@ -27,21 +25,21 @@ from strop.files import PathLike
 from strop.listing import expand, missing
 
 KINDS: dict[str, Callable[..., Dataset]] = {
-    "ade20k": ade20k,
-    "cityscapes": cityscapes,
-    "clevr": clevr,
-    "coco": coco,
-    "cocostuff": cocostuff,
-    "folder": folder,
+    "ade20k": folders.ade20k,
+    "cityscapes": folders.cityscapes,
+    "clevr": folders.clevr,
+    "coco": folders.coco,
+    "cocostuff": folders.cocostuff,
+    "folder": folders.folder,
     "hf": HuggingFaceTable,
-    "imagenet": imagenet,
+    "imagenet": folders.imagenet,
     "lance": LanceTable,
-    "nyuv2": nyuv2,
+    "nyuv2": folders.nyuv2,
     "packed": PackedDataset,
     "parquet": ParquetDataset,
     "scenes": scenes,
     "shards": ShardDataset,
-    "voc": voc,
+    "voc": folders.voc,
 }
 """What opens each kind of dataset. Its parameters, but for `path`, are those of the spec."""
 

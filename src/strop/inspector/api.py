@@ -17,42 +17,14 @@ from strop.analysis.counterfactual import erasure, pair_erasure
 from strop.data import ScenesDataset
 from strop.data.samples import PHOTOGRAPHS, photograph
 from strop.errors import ProgramError, StoreError
+from strop.inspector import messages
 from strop.inspector.engine import AnalysedImage, Engine
 from strop.inspector.gallery import Gallery
 from strop.inspector.image_io import MAX_BYTES, png, read_upload, thumbnail
-from strop.inspector.messages import (
-    ClusterRequest,
-    Clusters,
-    CodePage,
-    ComparisonRequest,
-    Curve,
-    EncodedImage,
-    Erasure,
-    Found,
-    ImageRequest,
-    Interpreted,
-    InterpretRequest,
-    ModelFacts,
-    NamedImage,
-    Problem,
-    ProgramJson,
-    ProgramRequest,
-    Scene,
-    SceneRequest,
-    Scores,
-    SearchRequest,
-    SearchResults,
-    StoreFacts,
-    Synergy,
-    SynergyRequest,
-    as_map,
-    as_score,
-)
 from strop.metrics import cosine, r2, r2_centred
 from strop.program import Program, check_range
 from strop.scenes import object_counts
 from strop.scenes.vocabulary import MAX_OBJECTS, MIN_OBJECTS
-from strop.store.search import Box
 from strop.store.store import Store
 
 Code = Annotated[int, PathParameter(ge=0, lt=2**31)]
@@ -73,7 +45,8 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
     api = APIRouter(
         prefix="/api",
         responses={
-            status: {"model": Problem, "description": text} for status, text in ERRORS.items()
+            status: {"model": messages.Problem, "description": text}
+            for status, text in ERRORS.items()
         },
     )
     config = engine.config
@@ -86,9 +59,9 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
         return values.view(config.grid, config.grid)
 
     @api.get("/model")
-    def model() -> ModelFacts:
+    def model() -> messages.ModelFacts:
         """Name and sizes of the model."""
-        return ModelFacts(
+        return messages.ModelFacts(
             name=name,
             fingerprint=engine.tokenizer.identity.codes,
             teacher=config.teacher.name.rsplit("/", 1)[-1],
@@ -104,17 +77,17 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
             sees_scenes=engine.sees_scenes,
             store=None
             if opened is None
-            else StoreFacts(path=Path(opened.path).name, programs=len(opened)),
+            else messages.StoreFacts(path=Path(opened.path).name, programs=len(opened)),
         )
 
     @api.get("/samples/{number}")
-    def sample(number: SampleNumber) -> NamedImage:
+    def sample(number: SampleNumber) -> messages.NamedImage:
         """A sample photograph."""
         name = PHOTOGRAPHS[number]
-        return NamedImage(image=png(photograph(name)), name=name)
+        return messages.NamedImage(image=png(photograph(name)), name=name)
 
     @api.post("/scene")
-    def scene(request: SceneRequest) -> Scene:
+    def scene(request: messages.SceneRequest) -> messages.Scene:
         """Render a scene with a given number of objects."""
         # One in eight scenes has a given number of objects, so 1000 scenes always hold one.
         counts = object_counts(request.seed, range(1000))
@@ -122,22 +95,24 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
         scenes = ScenesDataset(1, seed=request.seed, start=index, size=config.image_size)
         with rendering:
             image = scenes.images([0])[0]
-        return Scene(image=png(image), seed=request.seed, index=index, size=config.image_size)
+        return messages.Scene(
+            image=png(image), seed=request.seed, index=index, size=config.image_size
+        )
 
     @api.post("/encode")
-    def encode(request: ImageRequest) -> EncodedImage:
+    def encode(request: messages.ImageRequest) -> messages.EncodedImage:
         """An image to its program. Later requests can send the smaller square that is returned."""
         square = read_upload(request.image, config)
         analysed = engine.analyse(square)
-        return EncodedImage(
+        return messages.EncodedImage(
             image=png(square),
-            program=ProgramJson.of(analysed.program),
+            program=messages.ProgramJson.of(analysed.program),
             predicted=analysed.predicted,
             expected=analysed.expected,
         )
 
     @api.post("/interpret")
-    def interpret(request: InterpretRequest) -> Interpreted:
+    def interpret(request: messages.InterpretRequest) -> messages.Interpreted:
         """A program to its field and preview, compared with the teacher's field of the image."""
         program = request.program.program()
         field = engine.interpret(program)
@@ -146,17 +121,17 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
         bits = program.bits.item()
         if request.image is None:
             colours = Basis.of(field[0]).colours(field[0])
-            return Interpreted(bits=bits, preview=preview, field=png(colours))
+            return messages.Interpreted(bits=bits, preview=preview, field=png(colours))
         analysed = analyse(request.image)
         target = analysed.field
         error = 1 - F.cosine_similarity(field[0], target[0], dim=-1)
-        return Interpreted(
+        return messages.Interpreted(
             bits=bits,
             preview=preview,
             field=png(analysed.basis.colours(field[0])),
             teacher=png(analysed.basis.colours(target[0])),
-            error=as_map(grid(error)),
-            scores=Scores(
+            error=messages.as_map(grid(error)),
+            scores=messages.Scores(
                 r2=r2(field, target).item(),
                 r2_centred=r2_centred(field, target).item(),
                 cosine=cosine(field, target).item(),
@@ -165,7 +140,7 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
         )
 
     @api.post("/curve")
-    def curve(request: ComparisonRequest) -> Curve:
+    def curve(request: messages.ComparisonRequest) -> messages.Curve:
         """Scores of a program truncated to every length."""
         program, target = request.program.program(), analyse(request.image).field
         full = program.with_lengths(program.capacity)
@@ -179,21 +154,22 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
             for length, field in zip(chunk, fields.split(1), strict=True):
                 for score, of in scores.items():
                     curves[score][length - 1] = of(field, target).item()
-        return Curve(**curves)
+        return messages.Curve(**curves)
 
     @api.post("/erasure")
-    def erase(request: ProgramRequest) -> Erasure:
+    def erase(request: messages.ProgramRequest) -> messages.Erasure:
         """How much the field changes where, without each active token."""
         program = request.program.program()
         maps = erasure(engine.as_tokenizer, program, batch=engine.chunk)[0]
         maps = maps[: int(program.lengths)]
         scores = maps.mean(dim=(1, 2)).tolist()
-        return Erasure(
-            maps=[as_map(values) for values in maps], scores=[as_score(s) for s in scores]
+        return messages.Erasure(
+            maps=[messages.as_map(values) for values in maps],
+            scores=[messages.as_score(s) for s in scores],
         )
 
     @api.post("/synergy")
-    def synergy(request: SynergyRequest) -> Synergy:
+    def synergy(request: messages.SynergyRequest) -> messages.Synergy:
         """How much the field changes without two tokens, beyond the sum of their own changes."""
         program = request.program.program()
         i, j = request.first, request.second
@@ -204,23 +180,27 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
         pairs = torch.tensor([(0, i, j), (0, i, i), (0, j, j)])
         ((_, (both, first, second)),) = pair_erasure(engine.as_tokenizer, program, pairs)
         excess = both - first - second
-        return Synergy(map=as_map(grid(excess)), score=as_score(excess.mean().item()))
+        return messages.Synergy(
+            map=messages.as_map(grid(excess)), score=messages.as_score(excess.mean().item())
+        )
 
     @api.post("/clusters")
-    def cluster(request: ClusterRequest) -> Clusters:
+    def cluster(request: messages.ClusterRequest) -> messages.Clusters:
         """k-means of the teacher's field, and the nearest clusters of the interpreted field."""
         field = engine.interpret(request.program.program())[0]
         teacher, interpreted = clusters(analyse(request.image).field[0], field, request.k)
-        return Clusters(teacher=grid(teacher).tolist(), interpreted=grid(interpreted).tolist())
+        return messages.Clusters(
+            teacher=grid(teacher).tolist(), interpreted=grid(interpreted).tolist()
+        )
 
     @api.get("/codes/{code}")
-    def code_page(code: Code) -> CodePage:
+    def code_page(code: Code) -> messages.CodePage:
         """Where a code appears in the gallery, as far as it is encoded."""
         check_range(torch.tensor(code), 0, config.quantizer.codes - 1, "code")
         return gallery.find(code)
 
     @api.post("/search")
-    def search(request: SearchRequest) -> SearchResults:
+    def search(request: messages.SearchRequest) -> messages.SearchResults:
         """Rows of the store that are similar to an image or a program, or that have codes."""
         store = _required(opened)
         query: Tensor | Program | None = None
@@ -236,14 +216,18 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
             without=request.without,
             codes=request.codes or None,
         )
-        return SearchResults(
+        return messages.SearchResults(
             hits=[
-                Found(
+                messages.Found(
                     row=hit.row,
                     key=hit.key,
                     length=hit.length,
                     score=hit.score,
-                    region=hit.region and _shares(hit.region, hit.width, hit.height),
+                    region=hit.region
+                    and [
+                        value / side
+                        for value, side in zip(hit.region, (hit.width, hit.height) * 2, strict=True)
+                    ],
                     thumbnail=thumbnail(picture),
                 )
                 for hit, picture in zip(found.hits, pictures, strict=True)
@@ -253,12 +237,12 @@ def build(engine: Engine, gallery: Gallery, name: str, opened: Store | None = No
         )
 
     @api.get("/rows/{row}")
-    def row(row: Code) -> NamedImage:
+    def row(row: Code) -> messages.NamedImage:
         """The image of a row of the store, or its decoded preview."""
         store = _required(opened)
         check_range(torch.tensor(row), 0, len(store) - 1, "row")
         key = store.read([row], columns=["key"]).to_pylist()[0]["key"]
-        return NamedImage(image=png(engine.picture(store, row)), name=key)
+        return messages.NamedImage(image=png(engine.picture(store, row)), name=key)
 
     return api
 
@@ -267,8 +251,3 @@ def _required(store: Store | None) -> Store:
     if store is None:
         raise StoreError("There is no store to search.", "Start strop inspect with --store STORE.")
     return store
-
-
-def _shares(region: Box, width: int, height: int) -> list[float]:
-    """A region in pixels as shares of the width and the height."""
-    return [value / side for value, side in zip(region, (width, height) * 2, strict=True)]

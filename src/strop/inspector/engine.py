@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from queue import PriorityQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, TypeVar, cast
 
 import torch
@@ -122,8 +121,7 @@ class Engine:
         self.chunk = CHUNK[self.device.type]
         use_graphs(tokenizer, MAX_BATCH * self.chunk)
         self._run = Batcher(MAX_BATCH)
-        self._cache: OrderedDict[bytes, AnalysedImage] = OrderedDict()
-        self._lock = Lock()
+        self._analysed = lru_cache(CACHE_SIZE)(self._analyse)
 
     @property
     def sees_scenes(self) -> bool:
@@ -137,17 +135,7 @@ class Engine:
 
     def analyse(self, square: Tensor) -> AnalysedImage:
         """Analyse a uint8 image `(3, H, H)` of the model's size."""
-        key = hashlib.sha256(square.numpy().tobytes()).digest()
-        with self._lock:
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return self._cache[key]
-        analysed = self._run(self._analyse_batch, square)
-        with self._lock:
-            self._cache[key] = analysed
-            if len(self._cache) > CACHE_SIZE:
-                self._cache.popitem(last=False)
-        return analysed
+        return self._analysed(square.numpy().tobytes())
 
     def interpret(self, program: Program, *, batch: int = 256) -> Tensor:
         """Programs to fields `(B, S, d_enc)`, chunk by chunk."""
@@ -166,6 +154,11 @@ class Engine:
     def decode(self, field: Tensor) -> Tensor | None:
         """A field `(1, S, d_enc)` to uint8 pixels `(3, H, H)`, or None without a decoder."""
         return None if self.tokenizer.decoder is None else self._run(self._decode_batch, field)
+
+    def _analyse(self, content: bytes) -> AnalysedImage:
+        side = self.config.image_size
+        square = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(3, side, side)
+        return self._run(self._analyse_batch, square)
 
     def _analyse_batch(self, squares: list[Tensor]) -> list[AnalysedImage]:
         result = self.tokenizer.analyse(torch.stack(squares))

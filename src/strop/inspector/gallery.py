@@ -14,12 +14,12 @@ from torch import Tensor
 from strop.analysis.counterfactual import pair_erasure
 from strop.data.rendered import ScenesDataset
 from strop.data.samples import squares
-from strop.errors import DataError, ImageError
+from strop.errors import ImageError
 from strop.images import fit_square, read_square
 from strop.inspector.engine import Engine
 from strop.inspector.image_io import thumbnail
 from strop.inspector.messages import Appearance, CodePage, as_map
-from strop.listing import list_files, missing
+from strop.listing import find_images
 from strop.program import Program
 
 SCENES = 32
@@ -47,21 +47,13 @@ class Gallery:
         self._engine = engine
         self.images: list[GalleryImage] = []
         if folder is None and engine.sees_scenes:
-            self.total = SCENES
-            images = self._scenes()
+            self.total, images = SCENES, self._scenes()
         elif folder is None:
             samples = squares(engine.config.image_size)
             self.total, images = len(samples), iter(samples.items())
         else:
-            if not folder.is_dir():
-                raise missing(folder)
-            files = list_files(folder)[:MAX_FILES]
-            if not files:
-                raise DataError(
-                    f"The gallery {folder} holds no images.", "Give a folder that holds images."
-                )
-            self.total = len(files)
-            images = self._files(folder, files)
+            files = find_images([str(folder)])[:MAX_FILES]
+            self.total, images = len(files), self._files(files)
         self._closed = Event()
         self._filling = Thread(target=self._fill, args=(images,), daemon=True)
         self._filling.start()
@@ -80,7 +72,7 @@ class Gallery:
         found = [
             (image, position)
             for image in list(self.images)
-            for position in _positions(image.program, code)
+            for position in ((image.program.codes == code) & image.program.active)[0].nonzero()
         ]
         shown = found[:MAX_APPEARANCES]
         page = CodePage(
@@ -90,7 +82,7 @@ class Gallery:
             return page
         program = Program.cat([image.program for image, _ in shown])
         # A pair of a token and itself is the erasure of that token.
-        pairs = torch.tensor([(row, k, k) for row, (_, k) in enumerate(shown)])
+        pairs = torch.tensor([(row, int(k), int(k)) for row, (_, k) in enumerate(shown)])
         parts = pair_erasure(self._engine.as_tokenizer, program, pairs)
         side = self._engine.config.grid
         maps = torch.cat([part for _, part in parts]).unflatten(1, (side, side))
@@ -98,7 +90,7 @@ class Gallery:
             Appearance(
                 name=image.name,
                 thumbnail=image.thumbnail,
-                position=position,
+                position=int(position),
                 length=int(image.program.lengths),
                 map=as_map(values),
             )
@@ -119,17 +111,13 @@ class Gallery:
         for index in range(SCENES):
             yield f"scene {index}", fit_square(scenes.images([index])[0], size, fit)
 
-    def _files(self, folder: Path, files: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+    def _files(self, files: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         size, fit = self._engine.config.image_size, self._engine.config.fit
         for file in files:
             try:
-                square = read_square(folder / file, size, fit)
+                square = read_square(file, size, fit)
             except ImageError:
                 self.total -= 1  # skip unreadable files
                 continue
             # A file name may hold any bytes, but JSON is UTF-8.
             yield os.fsencode(Path(file).name).decode(errors="replace"), square
-
-
-def _positions(program: Program, code: int) -> list[int]:
-    return ((program.codes == code) & program.active)[0].nonzero().flatten().tolist()

@@ -36,10 +36,16 @@ HEADERS = {
 
 def is_loopback(host: str) -> bool:
     """Whether `host` is reachable from this machine only."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that `host` is, or None for a name."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return host == "localhost"
+        return None
 
 
 class Guard:
@@ -69,12 +75,13 @@ class Guard:
             await send(message)
 
         headers = Headers(scope=scope)
+        query = parse_qs(scope["query_string"].decode("latin-1"))
         if not self._host_allowed(headers.get("host", "")):
             refusal = (403, "The Host header names another server.", _OWN_ADDRESS)
         elif not _same_origin(headers, scope["path"]):
             refusal = (403, "The request comes from another site.", _OWN_ADDRESS)
-        elif self.token and (token := _query_token(scope)) is not None and scope["path"] == "/":
-            if self._matches(token):
+        elif self.token and scope["path"] == "/" and "token" in query:
+            if self._matches(query["token"][0]):
                 await self._set_cookie(send_sealed)
                 return
             refusal = (401, "The token is missing or wrong.", _TOKEN)
@@ -91,7 +98,7 @@ class Guard:
             return True
         if is_loopback(self.host):
             return False
-        return name == self.host.lower() or _is_address(name)
+        return name == self.host.lower() or _address(name) is not None
 
     def _matches(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), (self.token or "").encode())
@@ -182,14 +189,6 @@ def _split(address: str) -> SplitResult:
         return urlsplit("")
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _same_origin(headers: Headers, path: str) -> bool:
     """Whether a request comes from the page itself. Links from other sites to the page may too."""
     origin = headers.get("origin")
@@ -197,8 +196,3 @@ def _same_origin(headers: Headers, path: str) -> bool:
         return False
     site = headers.get("sec-fetch-site", "none")
     return site in ("none", "same-origin") or not path.startswith("/api/")
-
-
-def _query_token(scope: Scope) -> str | None:
-    """The token in the address, if any."""
-    return parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]

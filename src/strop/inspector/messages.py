@@ -53,15 +53,8 @@ class ProgramJson(_Strict):
     @staticmethod
     def of(program: Program) -> ProgramJson:
         """The first program of a batch."""
-        length, codes = int(program.lengths[0]), program.codes[0].tolist()
-        return ProgramJson(
-            codebook_size=program.codebook_size,
-            model=program.model,
-            length=length,
-            codes=codes[:length],
-            rest=codes[length:],
-            erased=program.erased[0].nonzero().flatten().tolist(),
-        )
+        row = program[:1].to_arrow().select(["length", "codes", "rest", "erased"]).to_pylist()[0]
+        return ProgramJson(codebook_size=program.codebook_size, model=program.model, **row)
 
 
 class SceneRequest(_Strict):

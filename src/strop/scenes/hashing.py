@@ -1,48 +1,29 @@
 """Counter-based random numbers, which are equal on every device.
 
-A stateful generator would make a scene depend on its batch and device. Here each number is a hash
-of (seed, index, ...) in wrapping 64-bit integers, so a scene depends on its seed and index alone.
+A stateful generator would make a scene depend on its batch. Here each number is a hash of (seed,
+index, ...) in wrapping 64-bit integers, so a scene depends on its seed and index alone.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_MASK = (1 << 64) - 1
+from strop.random import mix
+
 _STEP = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
 
 
-def _signed(value: int) -> int:
-    """`value` modulo 2**64 as the int64 with the same bits."""
-    value &= _MASK
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _shift(value: Tensor, bits: int) -> Tensor:
-    """Logical right shift. The shift of torch keeps the sign."""
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def mix(value: Tensor) -> Tensor:
-    """The splitmix64 finaliser, elementwise: int64 to int64 of the same shape."""
-    value = (value ^ _shift(value, 30)) * _signed(_FIRST)
-    value = (value ^ _shift(value, 27)) * _signed(_SECOND)
-    return value ^ _shift(value, 31)
-
-
-def key(seed: int, *parts: Tensor) -> Tensor:
-    """An int64 key for each element of the broadcast int64 counters `parts`."""
-    state = mix(torch.tensor(_signed(seed * 2 + 1), device=parts[0].device))
+def key(seed: int, *parts: np.ndarray) -> np.ndarray:
+    """A uint64 key for each element of the broadcast int64 counters `parts`."""
+    state = mix(np.array([(2 * seed + 1 - _STEP) % 2**64], dtype=np.uint64))
     for part in parts:
-        state = mix(state + part * _signed(_STEP) + _signed(_STEP))
+        state = mix(state + part.astype(np.uint64) * np.uint64(_STEP))
     return state
 
 
-def uniform(keys: Tensor, count: int) -> Tensor:
-    """`count` float64 numbers in [0, 1) for each key: (...) to (..., count)."""
-    counters = torch.arange(1, count + 1, device=keys.device) * _signed(_STEP)
-    bits = mix(keys.unsqueeze(-1) + counters)
-    return _shift(bits, 11).to(torch.float64) * 2.0**-53
+def uniform(keys: np.ndarray, count: int, device: torch.device | str = "cpu") -> Tensor:
+    """`count` float64 numbers in [0, 1) for each key: (...) to (..., count), on `device`."""
+    bits = mix(keys[..., None] + np.arange(count, dtype=np.uint64) * np.uint64(_STEP))
+    return torch.from_numpy((bits >> np.uint64(11)) * 2.0**-53).to(device)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,7 +79,7 @@ def camera_rays(
     row, column = torch.div(grid, columns, rounding_mode="floor") % samples, grid % samples
     cell = torch.arange(lamp**2, device=device)[:, None]
     cells = samples * lamp
-    jitter = hashing.uniform(hashing.key(0, grid), 2 * lamp**2)
+    jitter = hashing.uniform(hashing.key(0, np.arange(rows * columns)), 2 * lamp**2, device)
     first_jitter, second_jitter = jitter.float().T.chunk(2)
     first = (cell % lamp) * samples + column
     second = torch.div(cell, lamp, rounding_mode="floor") * samples + row

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,71 +31,71 @@ def sample_scenes(
     seed: int, indices: Sequence[int] | Tensor, device: torch.device | str = "cpu"
 ) -> Scenes:
     """The scenes of `seed` at `indices`, as a batch in float32 on `device`."""
-    index = torch.as_tensor(indices, dtype=torch.int64).to(device).reshape(-1)
+    index = torch.as_tensor(indices, dtype=torch.int64).reshape(-1).cpu().numpy()
+    device = torch.device(device)
     found: Scenes | None = None
-    pending = torch.arange(index.shape[0], device=index.device)
-    attempt = torch.zeros_like(index)
+    pending, attempt = np.arange(len(index)), np.zeros_like(index)
     # The cost on a GPU is per call, on a CPU per scene.
-    capacity, most = (
-        (min(max(_ROUND, index.shape[0]), _GPU_ROUND), 8) if index.is_cuda else (_ROUND, 1)
-    )
-    while pending.numel():
+    capacity, most = (_ROUND, 1)
+    if device.type == "cuda":
+        capacity, most = min(max(_ROUND, len(index)), _GPU_ROUND), 8
+    while found is None or len(pending):
         # With few scenes left, make several attempts for each and keep the first valid one.
-        tries = max(1, min(most, capacity // pending.numel()))
+        tries = max(1, min(most, capacity // max(1, len(pending))))
         now = pending[: max(1, capacity // tries)]
-        rows = now.repeat_interleave(tries)
-        step = torch.arange(tries, device=index.device).repeat(now.numel())
-        scenes, good = _attempt(seed, index[rows], attempt[rows] + step)
-        good = good.reshape(-1, tries)
-        done = good.any(dim=1)
-        first = good.to(torch.int8).argmax(dim=1)
-        chosen = torch.arange(now.numel(), device=index.device) * tries + first
+        step = np.arange(tries)
+        scenes, good = _attempt(
+            seed, index[now].repeat(tries), (attempt[now][:, None] + step).reshape(-1), device
+        )
         if found is None:
-            found = scenes[torch.zeros_like(index)]
-        for part, new in zip(found.parts(), scenes[chosen[done]].parts(), strict=True):
-            part[now[done]] = new
+            found = scenes[torch.zeros(len(index), dtype=torch.int64, device=device)]
+        done = good.reshape(-1, tries).any(axis=1)
+        chosen = np.arange(len(now)) * tries + good.reshape(-1, tries).argmax(axis=1)
+        place = torch.from_numpy(now[done]).to(device)
+        new = scenes[torch.from_numpy(chosen[done]).to(device)]
+        for part, value in zip(found.parts(), new.parts(), strict=True):
+            part[place] = value
         attempt[now] += tries
-        pending = torch.cat([now[~done], pending[now.numel() :]])
-    if found is None:
-        found = _attempt(seed, index.new_zeros(1), index.new_zeros(1))[0][:0]
-    return found.to(index.device, torch.float32)
+        pending = np.concatenate([now[~done], pending[len(now) :]])
+    return found.to(device, torch.float32)
 
 
 def object_counts(seed: int, indices: Sequence[int] | Tensor) -> Tensor:
     """(B,) int64: number of objects in the scenes of `seed` at `indices`, without placing them."""
-    return _number(_frame(seed, torch.as_tensor(indices, dtype=torch.int64)))
+    return _number(_frame(seed, torch.as_tensor(indices, dtype=torch.int64).cpu().numpy()))
 
 
-def _frame(seed: int, index: Tensor) -> Tensor:
+def _frame(seed: int, index: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
     """(B, 13): the numbers drawn once per scene, for object count, camera and lights."""
-    return hashing.uniform(hashing.key(seed, index, torch.full_like(index, _FRAME)), 13)
+    return hashing.uniform(hashing.key(seed, index, np.array([_FRAME])), 13, device)
 
 
 def _number(frame: Tensor) -> Tensor:
     return words.MIN_OBJECTS + _choice(frame[:, 0], words.MAX_OBJECTS - words.MIN_OBJECTS + 1)
 
 
-def _attempt(seed: int, index: Tensor, attempt: Tensor) -> tuple[Scenes, Tensor]:
+def _attempt(
+    seed: int, index: np.ndarray, attempt: np.ndarray, device: torch.device
+) -> tuple[Scenes, np.ndarray]:
     """One placement for each (index, attempt), both (B,), and whether it satisfies all rules."""
-    device, slots = index.device, words.MAX_OBJECTS
-    frame = _frame(seed, index)
+    slots = words.MAX_OBJECTS
+    frame = _frame(seed, index, device)
     number = _number(frame)
     camera = frame.new_tensor(words.CAMERA) + words.CAMERA_JITTER * (2 * frame[:, 1:4] - 1)
     lights = frame.new_tensor(words.LIGHT_POSITIONS)
     lights = lights + words.LIGHT_JITTER * (2 * frame[:, 4:].reshape(-1, 3, 3) - 1)
 
-    slot = torch.arange(slots, device=device)
-    drawn = hashing.uniform(
-        hashing.key(seed, index[:, None], attempt[:, None] * 4 + _OBJECTS, slot), 5
-    )
+    def draw(kind: int, count: int) -> Tensor:
+        """`count` numbers for each object: (B, O, count)."""
+        keys = hashing.key(seed, index[:, None], attempt[:, None] * 4 + kind, np.arange(slots))
+        return hashing.uniform(keys, count, device)
+
+    drawn = draw(_OBJECTS, 5)
     size = _choice(drawn[..., 0], len(words.SIZES))
     radius = drawn.new_tensor(words.RADIUS)[size]
-    present = slot < number[:, None]
-    places = hashing.uniform(
-        hashing.key(seed, index[:, None], attempt[:, None] * 4 + _PLACES, slot),
-        2 * words.MAX_RETRIES,
-    )
-    places = words.EXTENT * (2 * places.reshape(-1, slots, words.MAX_RETRIES, 2) - 1)
+    present = torch.arange(slots, device=device) < number[:, None]
+    places = draw(_PLACES, 2 * words.MAX_RETRIES).reshape(-1, slots, words.MAX_RETRIES, 2)
+    places = words.EXTENT * (2 * places - 1)
     position, placed = _place(places, radius)
     scenes = Scenes(
         shape=_choice(drawn[..., 1], len(words.SHAPES)),
@@ -112,7 +113,7 @@ def _attempt(seed: int, index: Tensor, attempt: Tensor) -> tuple[Scenes, Tensor]
     keep = torch.nonzero(good).squeeze(-1)
     pixels = visible_pixels(scenes[keep])
     shown[keep] = ((pixels >= words.MIN_PIXELS) | ~present[keep]).all(dim=1)
-    return scenes, shown
+    return scenes, shown.cpu().numpy()
 
 
 def _choice(number: Tensor, count: int) -> Tensor:

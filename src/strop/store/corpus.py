@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from strop.data.filelist import FileDataset, Files
-from strop.data.record import Dataset, Record
+from strop.data.layout import FileDataset, Files
+from strop.data.record import Dataset
 from strop.data.remote import RemoteFiles
 from strop.data.shards import ShardDataset
 from strop.data.spec import KINDS, open_dataset
@@ -69,8 +69,9 @@ class Corpus:
         self._starts = np.cumsum([0, *(len(dataset) for _, dataset in self.sources)])
         if not len(self):
             raise DataError("The data holds no image.", "Name data that holds some.")
-        names = [f"{prefix}{n}" for _, dataset in self.sources for n in _names(dataset)]
-        self.keys = _distinct(names)
+        self.keys = _distinct(
+            [_utf8(f"{prefix}{n}") for _, dataset in self.sources for n in _names(dataset)]
+        )
         self.kept = {name: self._type_of(name) for name in self.keep}
 
     def __len__(self) -> int:
@@ -157,7 +158,9 @@ def _open_all(data: PathLike | Iterable[PathLike]) -> list[tuple[str, Dataset]]:
             files.extend(find_images([text]))
             continue
         flush()
-        opened.append((getattr(dataset, "root", "") or _absolute(text), dataset))
+        # Paths are kept as absolute ones; specs and URLs as they are.
+        place = str(expand(text).absolute()) if expand(text).exists() else text
+        opened.append((getattr(dataset, "root", "") or place, dataset))
     flush()
     return opened
 
@@ -200,22 +203,16 @@ class _Paths(FileDataset):
         return str(Path(self._root) / relative)
 
 
-def _absolute(text: str) -> str:
-    """A path as an absolute one; specs and URLs stay as they are."""
-    return str(expand(text).absolute()) if expand(text).exists() else text
-
-
-def _names(dataset: Dataset) -> Sequence[str]:
-    names = getattr(dataset, "names", None)
-    if names is not None:
-        listed: Sequence[str] = names()
-        return listed
-    return [f"{dataset.name}/{index:08d}" for index in range(len(dataset))]
+def _names(dataset: Any) -> Iterable[str]:
+    if hasattr(dataset, "names"):
+        yield from dataset.names()
+    else:
+        yield from (f"{dataset.name}/{index:08d}" for index in range(len(dataset)))
 
 
 def _distinct(names: list[str]) -> list[str]:
     """Names in which the second of two equal ones has a number; in place."""
-    hashes = key_hashes(pa.array(_utf8(names), pa.string()))
+    hashes = key_hashes(pa.array(names, pa.string()))
     order = np.argsort(hashes, kind="stable")
     again = order[1:][hashes[order][1:] == hashes[order][:-1]]
     if len(again):
@@ -229,12 +226,11 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
-def _utf8(names: list[str]) -> list[str]:
-    """Names in which bytes that are not UTF-8 are escaped; in place."""
-    for index, name in enumerate(names):
-        if not name.isascii():
-            names[index] = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    return names
+def _utf8(name: str) -> str:
+    """A name in which bytes that are not UTF-8 are escaped."""
+    if name.isascii():
+        return name
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _read_safely(dataset: Dataset, indices: list[int], columns: Sequence[str]) -> list[Stored]:
@@ -251,19 +247,14 @@ def _read_safely(dataset: Dataset, indices: list[int], columns: Sequence[str]) -
 def _raw(dataset: Dataset, indices: list[int], columns: Sequence[str]) -> list[Stored]:
     raw: Any = getattr(dataset, "raw", None)
     native = [name for name in columns if name in getattr(dataset, "columns", {})]
-    rows: list[Stored] = [] if raw is None else raw(indices, native)
+    rows: list[Stored] = [("", {})] * len(indices) if raw is None else raw(indices, native)
     if raw is not None and len(native) == len(columns):
         return rows
-    # Labels are known only from the record.
-    records = [dataset[index] for index in indices]
-    return [
-        (record.image, {**(rows[n][1] if rows else {}), **_labels(record, dataset, columns)})
-        for n, record in enumerate(records)
-    ]
-
-
-def _labels(record: Record, dataset: Dataset, columns: Sequence[str]) -> dict[str, Any]:
-    if LABELS not in columns or LABELS in getattr(dataset, "columns", {}):
-        return {}
-    names, labels = dataset.label_names, record.labels
-    return {LABELS: None if labels is None else [names[i] for i in labels.nonzero().flatten()]}
+    found: list[Stored] = []
+    for index, (_, values) in zip(indices, rows, strict=True):
+        record, names = dataset[index], dataset.label_names
+        if len(native) < len(columns):  # labels, which are known only from the record
+            labels = None if record.labels is None else record.labels.nonzero().flatten()
+            values = {**values, LABELS: labels if labels is None else [names[i] for i in labels]}
+        found.append((record.image, values))
+    return found

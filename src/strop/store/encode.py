@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,27 +14,27 @@ import numpy as np
 from torch import Tensor
 
 from strop.config import in_range
-from strop.errors import StoreError
-from strop.files import PathLike, exclusive
+from strop.errors import FormatError, StoreError
+from strop.files import LOCK, PathLike, exclusive, read_json, write_json
 from strop.identity import digest, of_dataset
 from strop.model.checkpoint import list_models, load
 from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer, check_tokenizer
-from strop.parts import Parts, kept_parts
 from strop.program import SUFFIXES, Program
 from strop.progress import Progress, no_progress
 from strop.squares import reading_workers
 from strop.store.corpus import Corpus
-from strop.store.encoder import Job, Reject
-from strop.store.engines import Done, encode_locally, encode_with_ray, slices_of
-from strop.store.schema import StoreInfo
-from strop.store.table import VERSIONS, below
+from strop.store.engines import Done, Job, Reject, encode_locally, encode_with_ray, slices_of
+from strop.store.schema import VERSIONS, StoreInfo, below
 from strop.store.writer import Writer
 
 Engine = Literal["local", "ray"]
 ENGINES: tuple[Engine, ...] = ("local", "ray")
 SLICE = 1024
 """Images in a slice: what is lost at most when an encoder is killed."""
+
+_KEPT = ("slice", 1)
+_SETTINGS = "settings.json"
 
 MAX_REJECTS = 100
 """How many rejects a report lists. The store lists all."""
@@ -118,7 +119,8 @@ def encode_corpus(
     model = model or "photos"
     if tokenizer is None:
         tokenizer = load(model, device="cpu" if engine == "ray" else device)
-    model = _portable(model)
+    if model not in list_models() and (folder := Path(model).expanduser()).is_dir():
+        model = str(folder.resolve())  # which holds in another working directory, too
     rule.check(tokenizer.config)
     job = job_of(corpus, tokenizer, model, rule, batch)
     # A second encoder fails at once. At a URL both may run: their commits exclude each other.
@@ -140,9 +142,10 @@ def encode_corpus(
         for part in parts:
             # Rejects come first: if this process ends between the two, they are noted again.
             writer.reject(part.rejects)
-            encoded += writer.append(job.stored(part.rows))
+            encoded += writer.append(job.table(part.rows))
             rejected += len(part.rejects)
-            short += int((part.rows["quality"].drop_null().to_numpy() < goal).sum())
+            quality = [row["quality"] for row in part.rows if row["quality"] is not None]
+            short += int((np.array(quality, np.float32) < goal).sum())
             rejects += part.rejects[: MAX_REJECTS - len(rejects)]
         writer.clean()
     return Report(
@@ -179,12 +182,11 @@ def encode_to_program(
     # With a mean length, the length of each program depends on all images.
     size = SLICE if rule.mean_length is None else len(corpus)
     slices = list(slices_of(range(len(corpus)), size))
-    with (
-        nullcontext()
-        if output is None or len(slices) == 1
-        else kept_parts(output, _settings(job, tokenizer))
-    ) as parts:
-        kept = {} if parts is None else _kept(parts, len(slices), say)
+    folder = None
+    if output is not None and len(slices) > 1:
+        folder = output.with_name(f"{output.name}.partial")
+    with nullcontext() if folder is None else exclusive(folder):
+        kept = {} if folder is None else _kept(folder, _settings(job, tokenizer), say)
         left = [part for number, part in enumerate(slices) if number not in kept]
         done = _reported(progress, len(corpus) - sum(map(len, left)), len(corpus))
         if workers is None:
@@ -199,28 +201,49 @@ def encode_to_program(
             else:
                 part = next(encoded)
                 broken = {names[each["key"]]: each["reason"] for each in part.rejects}
-                program = job.program(part.rows) if len(part.rows) else None
+                program = job.program(part.rows) if part.rows else None
                 if program is not None:
                     program = program.named([names[key] for key in program.names])
-                if parts is not None:
-                    parts.save(number, program, broken)
+                if folder is not None and output is not None:
+                    path = folder / f"{number:08d}{output.suffix}"
+                    if program is not None:
+                        program.save(path)
+                    file = None if program is None else path.name
+                    about = {"file": file, "rejects": broken}
+                    write_json(path.with_suffix(".json"), *_KEPT, about)
             programs += [] if program is None else [program]
             rejects |= broken
         program = Program.cat(programs) if programs else None
         if output is not None and program is not None:
             program.save(output, loads_as=loads_as)
+        if folder is not None:
+            shutil.rmtree(folder)
     return program, rejects
 
 
 def _kept(
-    parts: Parts, count: int, say: Callable[[str], None]
+    folder: Path, settings: dict[str, Any], say: Callable[[str], None]
 ) -> dict[int, tuple[Program | None, dict[str, str]]]:
-    """The slices that an earlier call has left, by number."""
-    kept = {number: part for number in range(count) if (part := parts.load(number)) is not None}
-    if parts.stale:
-        say(f"{parts.folder} held programs of another run: starting over.")
-    elif kept:
-        say(f"Resuming with the programs in {parts.folder}.")
+    """The slices that an earlier call with these settings has left, by number."""
+    before, parts = None, sorted(folder.glob("0*.json"))
+    with suppress(FormatError, OSError):  # there is none
+        before = read_json(folder / _SETTINGS, *_KEPT)
+    if before != settings:
+        if parts:
+            say(f"{folder} held programs of another run: starting over.")
+        for path in folder.iterdir():
+            if path.name != LOCK:
+                path.unlink()
+        write_json(folder / _SETTINGS, *_KEPT, settings)
+        return {}
+    kept: dict[int, tuple[Program | None, dict[str, str]]] = {}
+    for path in parts:
+        with suppress(FormatError, OSError):  # it is damaged
+            about = read_json(path, *_KEPT)
+            program = Program.load(folder / about["file"]) if about["file"] else None
+            kept[int(path.stem)] = program, about["rejects"]
+    if kept:
+        say(f"Resuming with the programs in {folder}.")
     return kept
 
 
@@ -298,10 +321,3 @@ def _options(rule: LengthRule) -> dict[str, Any]:
             raise StoreError("A store takes no lengths by image.", "Give one length, or a quality.")
         given["length"] = int(length)
     return given
-
-
-def _portable(model: str) -> str:
-    """The name of a model that holds in another working directory, too."""
-    folder = Path(model).expanduser()
-    is_folder = model not in list_models() and folder.is_dir()
-    return str(folder.resolve()) if is_folder else model

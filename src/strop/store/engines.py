@@ -1,7 +1,7 @@
-"""Engines: they move slices of a corpus to an encoder and bring back rows, in order.
+"""Engines: they read the images of a corpus, encode them and bring back rows, in order.
 
-What happens to the images is the same in all of them, see `strop.store.encoder`. An engine takes
-slices, each a list of indices into the corpus, and yields one `Part` for each.
+What happens to an image is the same in all of them, see `Job`. An engine takes slices, each a list
+of indices into the corpus, and yields one `Part` for each.
 """
 
 from __future__ import annotations
@@ -9,21 +9,27 @@ from __future__ import annotations
 import functools
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
+from torch import Tensor
 
-from strop.errors import StoreError
+from strop.errors import StoreError, StropError
+from strop.images import read_square_and_size
 from strop.model.checkpoint import load
 from strop.model.graph_engine import use_graphs
-from strop.model.tokenizer import Tokenizer
+from strop.model.length_rule import LengthRule
+from strop.model.tokenizer import Tokenizer, TokenizerConfig
 from strop.optional import require
-from strop.pool import DeadWorkerError, Pool, cores, default_context
-from strop.prefetch import map_ahead
-from strop.store.corpus import Item
-from strop.store.encoder import Job, Part
+from strop.pool import DeadWorkerError, Pool, cores, default_context, map_ahead
+from strop.program import Program
+from strop.store.corpus import Corpus, Item
+from strop.store.schema import COLUMNS
 
 _CHUNK = 8  # images in a task of a CPU worker
 _RETRIES = 8  # of a task of Ray, whose process or machine may go away for other reasons
@@ -33,8 +39,138 @@ Slice = list[int]
 Task = tuple[list[int], list[Item] | None]
 """Indices into the corpus, and the items there if the main process has to read them."""
 
+Reject = dict[str, str]
+"""`key`, `source` and `reason` of an image that cannot be read."""
+
 Done = Callable[[int], None]
 """Called with the number of images that were done since the last call."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some images of a corpus.
+
+    rows     of the images that could be read: the values of the columns of a store. Codes are
+             there once they are encoded: all K codes of the program (K,) int64, active or not
+    rejects  the images that could not be read
+    images   (n, 3, S, S) uint8 until they are encoded
+    """
+
+    rows: list[dict[str, Any]]
+    rejects: list[Reject]
+    images: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.rejects)
+
+    @staticmethod
+    def joined(parts: Sequence[Part]) -> Part:
+        """Parts as one, in order."""
+        images = [part.images for part in parts if part.images is not None]
+        return Part(
+            [row for part in parts for row in part.rows],
+            [reject for part in parts for reject in part.rejects],
+            np.concatenate(images) if images else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Reads the images of a corpus and encodes them to rows.
+
+    corpus  the images
+    model   name of the model
+    codes   `identity.codes` of the model
+    config  of the model
+    rule    how lengths are chosen
+    batch   how many images are on the device at a time
+    """
+
+    corpus: Corpus
+    model: str
+    codes: str
+    config: TokenizerConfig
+    rule: LengthRule
+    batch: int
+
+    def __call__(self, task: Task, tokenizer: Tokenizer | None = None) -> Part:
+        """Read the images of a task and, with a tokenizer, encode them."""
+        indices, items = task
+        read = self.read(self.corpus.items(indices) if items is None else items)
+        return read if tokenizer is None else self.encode(tokenizer, [read])
+
+    def read(self, items: Sequence[Item]) -> Part:
+        """Decode and resize images."""
+        rows: list[dict[str, Any]] = []
+        rejects: list[Reject] = []
+        size, fit = self.config.image_size, self.config.fit
+        images = np.empty((len(items), 3, size, size), dtype=np.uint8)
+        for item in items:
+            try:
+                if isinstance(item.image, StropError):
+                    raise item.image
+                name = item.key if isinstance(item.image, bytes) else ""
+                square, (width, height) = read_square_and_size(item.image, size, fit, name)
+            except StropError as error:
+                rejects.append({"key": item.key, "source": item.source, "reason": str(error)})
+                continue
+            images[len(rows)] = square.numpy()
+            row = {"key": item.key, "width": width, "height": height, "source": item.source}
+            rows.append({**row, **item.values})
+        return Part(rows, rejects, images[: len(rows)])
+
+    def rejected(self, index: int, how: str) -> Part:
+        """The result for an image that ends the process which reads it."""
+        error = StoreError(f"Reading this image ended the process: {how}.", "Check the file.")
+        place = {"key": self.corpus.keys[index], "source": self.corpus.places[index]}
+        return Part([], [{**place, "reason": str(error)}])
+
+    def encode(self, tokenizer: Tokenizer, parts: Iterable[Part]) -> Part:
+        """Encode images that were read, as one part: a mean length is that of all of them."""
+        read: list[Part] = []
+
+        def batches() -> Iterator[Tensor]:
+            for part in parts:
+                read.append(Part(part.rows, part.rejects))
+                if part.rows:
+                    yield from torch.from_numpy(part.images).split(self.batch)
+
+        images = batches()
+        first = next(images, None)
+        if first is not None:
+            images = chain([first], images)
+            program = tokenizer.encode_batches(images, self.rule, batch=self.batch).to("cpu")
+            quality = [None] * len(program) if program.quality is None else program.quality.tolist()
+            codes, lengths = program.codes.numpy(), program.lengths.tolist()
+            rows = (row for part in read for row in part.rows)
+            for number, row in enumerate(rows):
+                row |= {"codes": codes[number], "length": lengths[number]}
+                row["quality"] = quality[number]
+        return Part.joined(read)
+
+    def program(self, rows: Sequence[dict[str, Any]]) -> Program:
+        """The programs in encoded rows, at least one, named by their keys."""
+        quality = [row["quality"] for row in rows]
+        return Program(
+            codes=torch.from_numpy(np.stack([row["codes"] for row in rows])),
+            lengths=torch.tensor([row["length"] for row in rows]),
+            codebook_size=self.config.quantizer.codes,
+            model=self.codes,
+            names=tuple(row["key"] for row in rows),
+            quality=None if None in quality else torch.tensor(quality),
+            check=False,
+        )
+
+    def table(self, rows: Sequence[dict[str, Any]]) -> pa.Table:
+        """Encoded rows as a store has them: with the active codes only, and without checks."""
+        active = [{**row, "codes": row["codes"][: row["length"]].tolist()} for row in rows]
+        return pa.Table.from_pylist(active, pa.schema({**COLUMNS, **self.corpus.kept}))
+
+
+def slices_of(rows: Iterable[int], size: int) -> Iterator[Slice]:
+    """Rows cut at the multiples of `size`, so that a slice is the same whatever is left of it."""
+    for _, part in groupby(map(int, rows), lambda row: row // size):
+        yield list(part)
 
 
 # One machine.
@@ -68,14 +204,20 @@ def encode_locally(
                 part = indices[start : start + chunk]
                 yield part, job.corpus.items(part) if job.corpus.in_main_process else None
 
-    results = _map(_Work(job, tokenizer if in_workers else None), tasks(), workers)
+    def counted(parts: Iterable[Part]) -> Iterator[Part]:
+        for part in parts:
+            done(len(part))
+            yield part
+
+    work = functools.partial(job, tokenizer=tokenizer if in_workers else None)
+    results = _map(work, job.rejected, tasks(), workers)
     if together:
-        yield job.encode(tokenizer, _counted(results, done))
+        yield job.encode(tokenizer, counted(results))
         return
     if not in_workers:  # in a thread, so that this one feeds the workers meanwhile
         results = map_ahead(lambda part: job.encode(tokenizer, [part]), results, 2)
     parts: list[Part] = []
-    for part in _counted(results, done):
+    for part in counted(results):
         parts.append(part)
         left[0] -= len(part)
         if left[0] == 0:
@@ -84,38 +226,25 @@ def encode_locally(
             parts.clear()
 
 
-def _counted(parts: Iterable[Part], done: Done) -> Iterator[Part]:
-    for part in parts:
-        done(len(part))
-        yield part
+def _map(
+    work: Callable[[Task], Part],
+    rejected: Callable[[int, str], Part],
+    tasks: Iterable[Task],
+    workers: int,
+) -> Iterator[Part]:
+    """`map(work, tasks)` in worker processes, which are started again if one of them dies.
 
-
-class _Work:
-    """The job of a worker: read images and, with a tokenizer, encode them."""
-
-    def __init__(self, job: Job, tokenizer: Tokenizer | None = None) -> None:
-        self._job, self._tokenizer = job, tokenizer
-
-    def __call__(self, task: Task) -> Part:
-        indices, items = task
-        return self._part(self._job.corpus.items(indices) if items is None else items)
-
-    def rejected(self, task: Task, how: str) -> Part:
-        """The result for one image that ends the process."""
-        index = task[0][0]
-        problem = StoreError(f"Reading this image ended the process: {how}.", "Check the file.")
-        corpus = self._job.corpus
-        return self._part([Item(corpus.keys[index], corpus.places[index], problem, {})])
-
-    def _part(self, items: list[Item]) -> Part:
-        read = self._job.read(items)
-        return read if self._tokenizer is None else self._job.encode(self._tokenizer, [read])
-
-
-def _map(work: Any, tasks: Iterable[Task], workers: int) -> Iterator[Part]:
-    """`map(work, tasks)` in worker processes, which are started again if one of them dies."""
+    The images of the task that it died of are then read one by one. `rejected` gives the result for
+    one that ends its process again.
+    """
     waiting: deque[Task] = deque()  # drawn, but without a result
-    left = _drawn(tasks, waiting)  # outlives each pool: `chain` does not close it
+
+    def drawn() -> Iterator[Task]:
+        for task in tasks:
+            waiting.append(task)
+            yield task
+
+    left = drawn()  # outlives each pool: `chain` does not close it
     while True:
         again = list(waiting)
         try:
@@ -126,44 +255,19 @@ def _map(work: Any, tasks: Iterable[Task], workers: int) -> Iterator[Part]:
             return
         except DeadWorkerError:
             pass
-        yield isolated(functools.partial(_alone, work), waiting.popleft(), work.rejected)
+        parts: list[Part] = []
+        indices, items = waiting.popleft()
+        for number, index in enumerate(indices):
+            task = [index], None if items is None else [items[number]]
+            try:
+                with _pool(work, 1) as pool:
+                    parts += pool.map([task], 1)
+            except DeadWorkerError as death:
+                parts.append(rejected(index, death.how))
+        yield Part.joined(parts)
 
 
-def _drawn(tasks: Iterable[Task], waiting: deque[Task]) -> Iterator[Task]:
-    for task in tasks:
-        waiting.append(task)
-        yield task
-
-
-def isolated(
-    run: Callable[[Task], Part], task: Task, rejected: Callable[[Task, str], Part]
-) -> Part:
-    """The result of a task that may end its process, as `DeadWorkerError` says.
-
-    Such a task is cut into halves, down to the image that does it, which is rejected.
-    """
-    indices, items = task
-    try:
-        return run(task)
-    except DeadWorkerError as death:
-        if len(indices) == 1:
-            return rejected(task, death.how)
-    middle = len(indices) // 2
-    halves = [
-        (indices[part], None if items is None else items[part])
-        for part in (slice(middle), slice(middle, None))
-    ]
-    return Part.joined([isolated(run, half, rejected) for half in halves])
-
-
-def _alone(work: Any, task: Task) -> Part:
-    """The result of a task in a process of its own."""
-    with _pool(work, 1) as pool:
-        (part,) = pool.map([task], 1)
-        return part
-
-
-def _pool(work: Any, workers: int) -> Pool[Task, Part]:
+def _pool(work: Callable[[Task], Part], workers: int) -> Pool[Task, Part]:
     with warnings.catch_warnings():
         # Lance warns of every fork. The workers never call it: see `Corpus.in_main_process`.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
@@ -199,19 +303,21 @@ def encode_with_ray(
     remote = ray.remote(max_retries=_RETRIES, **share)(_encode_slice)
     lanes = int(resources.get("GPU" if gpus else "CPU", 1))
     shared = ray.put(job)
+    crashes = (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError)
 
-    def submit(task: Task) -> Any:
-        return remote.remote(shared, task[0], gpus)
+    def submit(indices: Slice) -> tuple[Slice, Any]:
+        return indices, remote.remote(shared, indices, gpus)
 
-    def collect(reference: Any) -> Part:
+    def result(indices: Slice, reference: Any) -> Part:
+        """What a task returns. Images of one that ends its process are tried one by one."""
         try:
             part: Part = ray.get(reference)
-        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-            raise DeadWorkerError(str(error), "", type(error).__name__) from error
-        return part
-
-    def rejected(task: Task, how: str) -> Part:
-        return Part(job.schema.empty_table(), _Work(job).rejected(task, how).rejects)
+            return part
+        except crashes as error:
+            if len(indices) == 1:
+                return job.rejected(indices[0], type(error).__name__)
+        alone = [submit([index]) for index in indices]
+        return Part.joined([result(*each) for each in alone])
 
     waiting: deque[tuple[Slice, Any]] = deque()
     left = iter(slices)
@@ -219,15 +325,11 @@ def encode_with_ray(
         while True:
             # Two for each lane: one that runs and one that waits.
             while len(waiting) < 2 * lanes and (indices := next(left, None)) is not None:
-                waiting.append((indices, submit((indices, None))))
+                waiting.append(submit(indices))
             if not waiting:
                 return
-            indices, reference = waiting.popleft()
-            try:
-                part = collect(reference)
-            except DeadWorkerError:
-                part = isolated(lambda task: collect(submit(task)), (indices, None), rejected)
-            done(len(indices))
+            part = result(*waiting.popleft())
+            done(len(part))
             yield part
     finally:
         for _, reference in waiting:
@@ -238,7 +340,7 @@ def _encode_slice(job: Job, indices: Slice, gpu: bool) -> Part:
     """What a task does: read a slice and encode it, in the same parts as a local worker."""
     if not gpu:
         torch.set_num_threads(1)  # as in a local worker: a sum in another order can change a code
-    tokenizer = _loaded(job.model, "cuda" if gpu else "cpu")
+    tokenizer = _loaded(job.model, device="cuda" if gpu else "cpu")
     if tokenizer.identity.codes != job.codes:
         raise StoreError(
             f"The model {job.model!r} on this machine ({tokenizer.identity.codes}) is not that of "
@@ -250,12 +352,4 @@ def _encode_slice(job: Job, indices: Slice, gpu: bool) -> Part:
     return encoded
 
 
-@functools.lru_cache(maxsize=1)
-def _loaded(model: str, device: str) -> Tokenizer:
-    return load(model, device=device)
-
-
-def slices_of(rows: Iterable[int], size: int) -> Iterator[Slice]:
-    """Rows cut at the multiples of `size`, so that a slice is the same whatever is left of it."""
-    for _, part in groupby(map(int, rows), lambda row: row // size):
-        yield list(part)
+_loaded = functools.lru_cache(maxsize=1)(load)

@@ -18,7 +18,7 @@ from strop.config import in_range
 from strop.device import check_device
 from strop.errors import StoreError
 from strop.model.tokenizer import Tokenizer
-from strop.prefetch import map_ahead
+from strop.pool import map_ahead
 from strop.store.schema import read_programs
 
 if TYPE_CHECKING:

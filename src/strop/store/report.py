@@ -18,9 +18,8 @@ from strop.program import FORMAT as PROGRAM_FORMAT
 from strop.program import SUFFIXES
 from strop.progress import Progress, no_progress
 from strop.store.index import find_index
-from strop.store.schema import key_hashes, read_programs
+from strop.store.schema import damage, key_hashes, read_programs
 from strop.store.store import Store
-from strop.store.table import damage
 
 
 def summary(store: Store) -> dict[str, Any]:
@@ -143,12 +142,7 @@ def _program_rows(store: Store, progress: Progress) -> Iterator[pa.Table]:
 def _spread(values: np.ndarray) -> dict[str, float] | None:
     if not len(values):
         return None
-    low, middle, high = np.percentile(values, (5, 50, 95))
-    return {
-        "mean": round(float(values.mean()), 4),
-        "min": round(float(values.min()), 4),
-        "p5": round(float(low), 4),
-        "median": round(float(middle), 4),
-        "p95": round(float(high), 4),
-        "max": round(float(values.max()), 4),
-    }
+    names = ("min", "p5", "median", "p95", "max")
+    shown = dict(zip(names, np.percentile(values, (0, 5, 50, 95, 100)), strict=True))
+    shown = {"mean": values.mean(), **shown}
+    return {name: round(float(value), 4) for name, value in shown.items()}

@@ -1,22 +1,28 @@
-"""The table of a store: its columns, what its metadata says, and a check value for each row."""
+"""The Lance tables of a store: columns, metadata, a check value for each row, errors of damage."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from strop.config import from_dict, to_dict
-from strop.errors import ConfigError, FormatError, StoreError, parsing
+from strop.errors import ConfigError, FormatError, StoreError, StropError, parsing
 from strop.files import check_format, format_tag
 from strop.identity import digest
+from strop.listing import expand
+from strop.optional import require
 from strop.program import Program
 from strop.random import mix
+
+if TYPE_CHECKING:
+    import lance
 
 FORMAT = 1
 DATA_STORAGE_VERSION = "2.1"
@@ -36,6 +42,16 @@ COLUMNS: Mapping[str, pa.DataType] = {
     "source": pa.string(),
 }
 """The columns of every store. Columns that are kept from the data follow, then `CHECK`."""
+
+REJECTS = "rejects"
+"""The folder of a store with the table of images that could not be read."""
+
+REJECTS_SCHEMA = pa.schema({"key": pa.string(), "source": pa.string(), "reason": pa.string()})
+
+VERSIONS = "versions"
+"""The folder of a store with the programs of other models, by name."""
+
+DAMAGED = "The store is damaged; run `strop store check` on it, or encode the images again."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +118,6 @@ def make_schema(info: StoreInfo, kept: Mapping[str, pa.DataType]) -> pa.Schema:
             f"A store has its own columns {', '.join(COLUMNS)} and {CHECK}; rename yours.",
         )
     return pa.schema(fields, metadata=info.to_metadata())
-
-
-def code_lists(program: Program) -> pa.ListArray:
-    """The active prefixes of B programs as B lists of uint16."""
-    codes = program.codes.cpu().numpy()
-    lengths = program.lengths.cpu().numpy()
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    within = np.arange(codes.shape[1]) < lengths[:, None]
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(codes[within].astype(np.uint16)))
 
 
 def read_programs(table: pa.Table, info: StoreInfo, source: object) -> Program:
@@ -218,4 +225,72 @@ def _one_chunk(column: Any) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-DAMAGED = "The store is damaged; run `strop store check` on it, or encode the images again."
+class NoStoreError(StoreError):
+    """There is no store at a path."""
+
+
+def open_table(path: str) -> lance.LanceDataset:
+    """The Lance dataset at `path`; `StoreError` if there is none."""
+    lance = require("lance", StoreError)
+    if "://" not in path and expand(path).is_file():
+        raise StoreError(
+            f"{path} is a file, not a store.",
+            "A store is a folder. Program.load, `strop interpret` and `strop decode` read files "
+            "of programs.",
+        )
+    try:
+        with reading(path):
+            table = lance.dataset(path)
+            _ = table.schema  # is read from the file only now, and may be damaged
+            return table
+    except FormatError as error:
+        if isinstance(error.__cause__, ValueError) and "not found" in str(error.__cause__).lower():
+            name = path.rstrip("/")
+            if "://" not in path and expand(path).is_dir():
+                name += ".lance"  # a folder of something else, such as images
+            raise NoStoreError(
+                f"There is no store at {path}.", f"Write one with: strop encode DATA -o {name}"
+            ) from error
+        raise
+
+
+def read_rejects(path: str) -> pa.Table:
+    """The images that could not be read, each once: `key`, `source` and `reason`."""
+    try:
+        table = open_table(below(path, REJECTS)).to_table()
+    except StoreError:
+        return REJECTS_SCHEMA.empty_table()
+    # An encoder that was killed may have written a reject twice. The last one counts.
+    latest = {(row["key"], row["source"]): number for number, row in enumerate(table.to_pylist())}
+    return table.take(pa.array(sorted(latest.values()), pa.int64()))
+
+
+def damage(fragment: Any) -> str | None:
+    """What is wrong with the rows of a fragment, with the name of its file, or None."""
+    files = ", ".join(str(file.path) for file in fragment.metadata.files)
+    try:
+        with reading(files):
+            rows = damaged_rows(fragment.to_table())
+    except FormatError as error:
+        return error.problem
+    if not len(rows):
+        return None
+    return f"{len(rows)} of {fragment.count_rows()} rows in data/{files} were changed."
+
+
+@contextmanager
+def reading(source: str, remedy: str = DAMAGED) -> Iterator[None]:
+    """Convert the exceptions of Lance to `FormatError`."""
+    try:
+        yield
+    except StropError:
+        raise
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # on damaged files Lance also panics, which is no Exception
+        raise FormatError(f"{source} cannot be read ({error}).", remedy) from error
+
+
+def below(path: str, name: str) -> str:
+    """The path of something in the folder of a store."""
+    return f"{path.rstrip('/')}/{name}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,9 +21,7 @@ from strop.images import ImageLike, content_box, source_box, to_tensor
 from strop.model.length_rule import LengthRule
 from strop.model.tokenizer import Tokenizer
 from strop.program import Program
-from strop.store.code_query import rows_with
-from strop.store.descriptor import Descriptor
-from strop.store.index import Index, fields_of, find_index, fit_descriptor
+from strop.store.index import Descriptor, Index, fields_of, find_index, fit_descriptor
 from strop.store.schema import DAMAGED
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ CANDIDATES = 200
 
 Box = tuple[float, float, float, float]
 """x, y, width and height in pixels of an image."""
-
-Shape = tuple[int, int]
-"""Rows and columns of patches."""
 
 Window = tuple[int, int, int, int]
 """The first and last + 1 row, and the first and last + 1 column, of patches."""
@@ -118,7 +115,12 @@ def search(
     own = None if like is None else store.row_of(like)
     program, size = _encoded(store, query) if own is None else (store.programs([own]), (0, 0))
     for position in [without] if isinstance(without, int) else without:
-        program = _erased(program, position)
+        if not 0 <= position < program.lengths[0]:
+            last = int(program.lengths[0]) - 1
+            raise StoreError(
+                f"The program of the query has no token {position}.", f"It has 0 to {last}."
+            )
+        program = program.erase(position)
     field = store.model.interpret(program)
     window = None if region is None else _window(region, size, store.model)
     if window is not None:
@@ -138,7 +140,9 @@ def search(
     )
 
 
-def match_region(patches: Tensor, region: Tensor, shape: Shape) -> tuple[Tensor, list[Window]]:
+def match_region(
+    patches: Tensor, region: Tensor, shape: tuple[int, int]
+) -> tuple[Tensor, list[Window]]:
     """How much images have something like a region: scores (B,), and the most similar windows.
 
     Each patch of the region, (s, d), is compared with its nearest patch of the image, of (B, S, d);
@@ -241,15 +245,6 @@ def _encoded(store: Store, query: ImageLike | Program | None) -> tuple[Program, 
     return program.as_batch(), (image.shape[2], image.shape[1])
 
 
-def _erased(program: Program, position: int) -> Program:
-    length = int(program.lengths[0])
-    if not 0 <= position < length:
-        raise StoreError(
-            f"The program of the query has no token {position}.", f"It has 0 to {length - 1}."
-        )
-    return program.erase(position)
-
-
 def _window(region: Box, size: tuple[int, int], tokenizer: Tokenizer) -> Window:
     """The patches whose centres are in a region of an image, or the one that is nearest."""
     x, y, width, height = region
@@ -319,3 +314,70 @@ def _hits(
             )
         )
     return found
+
+
+# Programs by codes.
+
+MAX_LENGTH = 1000
+"""Characters of an expression."""
+
+Rows = np.ndarray
+"""(n,) bool: which of n programs fit."""
+
+Has = Callable[[int], Rows]
+"""Which programs have a code."""
+
+_EXAMPLE = 'Write it like "17 and not (903 or 4)".'
+
+
+def rows_with(store: Store, expression: str) -> np.ndarray:
+    """The rows of a store whose programs fit an expression, ascending (m,) int64."""
+    test = parse(expression, store.info.codebook_size)
+    found, start = [np.zeros(0, dtype=np.int64)], 0
+    for batch in store.batches(["codes"]):
+        found.append(start + np.flatnonzero(test(_having(batch["codes"]))))
+        start += len(batch)
+    return np.concatenate(found)
+
+
+def parse(expression: str, codebook_size: int) -> Callable[[Has], Rows]:
+    """An expression of codes, `and`, `or`, `not` and parentheses; `StoreError` if it is wrong."""
+    if len(expression) > MAX_LENGTH:
+        raise StoreError(
+            f"The expression has {len(expression):,} characters.", f"Give at most {MAX_LENGTH:,}."
+        )
+    wrong = StoreError(f"{expression!r} is not an expression of codes.", _EXAMPLE)
+    try:
+        tree = ast.parse(expression.strip().lower(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise wrong from error
+    for node in ast.walk(tree):
+        match node:
+            case ast.BoolOp() | ast.And() | ast.Or() | ast.UnaryOp(ast.Not()) | ast.Not():
+                pass
+            case ast.Constant(int(code)) if code is not True and code is not False:
+                if code >= codebook_size:
+                    last = f"The codebook has the codes 0 to {codebook_size - 1:,}."
+                    raise StoreError(f"There is no code {code}.", last)
+            case _:
+                raise wrong
+    return lambda has: _fits(tree, has)
+
+
+def _fits(node: ast.AST, has: Has) -> Rows:
+    match node:
+        case ast.BoolOp(operator, values):
+            join = np.logical_and if isinstance(operator, ast.And) else np.logical_or
+            return join.reduce([_fits(value, has) for value in values])
+        case ast.UnaryOp(operand=operand):
+            return ~_fits(operand, has)
+        case ast.Constant(int(code)):
+            return has(code)
+    raise AssertionError(node)
+
+
+def _having(codes: pa.ListArray) -> Has:
+    offsets = codes.offsets.to_numpy()
+    flat = codes.values.to_numpy()[offsets[0] : offsets[-1]]
+    row = np.repeat(np.arange(len(codes)), np.diff(offsets))
+    return lambda code: np.bincount(row[flat == code], minlength=len(codes)) > 0

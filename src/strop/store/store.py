@@ -22,13 +22,17 @@ from strop.store import pictures
 from strop.store import search as searching
 from strop.store.fields import Fields
 from strop.store.index import Index
-from strop.store.schema import CHECK, COLUMNS, DAMAGED, read_info, read_programs
-from strop.store.table import (
+from strop.store.schema import (
+    CHECK,
+    COLUMNS,
+    DAMAGED,
     VERSIONS,
     NoStoreError,
     below,
     damage,
     open_table,
+    read_info,
+    read_programs,
     read_rejects,
     reading,
 )

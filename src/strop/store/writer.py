@@ -17,13 +17,17 @@ from strop.optional import require
 from strop.random import mix
 from strop.store.schema import (
     DATA_STORAGE_VERSION,
+    REJECTS,
+    REJECTS_SCHEMA,
     StoreInfo,
+    below,
     key_hashes,
     make_schema,
+    open_table,
     read_info,
+    read_rejects,
     with_checks,
 )
-from strop.store.table import REJECTS, REJECTS_SCHEMA, below, open_table, read_rejects
 
 if TYPE_CHECKING:
     import lance
@@ -73,7 +77,7 @@ class Writer:
 
     def append(self, rows: pa.Table) -> int:
         """Commit rows, without their checks, at once. Returns how many were new."""
-        lance = require("lance", StoreError)
+        import lance
         from lance.commit import CommitConflictError
 
         rows = with_checks(rows.cast(self._schema.remove(len(self._schema) - 1)))
@@ -107,13 +111,12 @@ class Writer:
         """Note images that could not be read: rows of `key`, `source` and `reason`."""
         if not rows:
             return
+        import lance
+
         table = pa.Table.from_pylist(rows, REJECTS_SCHEMA)
         path = below(self.path, REJECTS)
         rejects = self._create(path, REJECTS_SCHEMA)
-        operation = require("lance", StoreError).LanceOperation.Append(
-            self._write(table, rejects, path)
-        )
-        self._commit(rejects, operation)
+        self._commit(rejects, lance.LanceOperation.Append(self._write(table, rejects, path)))
         self._rejected = np.sort(np.concatenate([self._rejected, key_hashes(table["key"])]))
 
     def clean(self) -> None:
@@ -135,15 +138,15 @@ class Writer:
 
     def _create(self, path: str, schema: pa.Schema, overwrite: bool = False) -> lance.LanceDataset:
         """The table at `path`, made empty if there is none."""
-        with suppress(StoreError):
-            if not overwrite:
+        lance = require("lance", StoreError)
+        if not overwrite:
+            with suppress(StoreError):
                 return open_table(path)
-        options = {
-            "data_storage_version": DATA_STORAGE_VERSION,
-            "mode": "overwrite" if overwrite else "create",
-        }
+        mode = "overwrite" if overwrite else "create"
         try:
-            return require("lance", StoreError).write_dataset(schema.empty_table(), path, **options)
+            return lance.write_dataset(
+                schema.empty_table(), path, mode=mode, data_storage_version=DATA_STORAGE_VERSION
+            )
         except OSError as error:
             if "already exists" not in str(error):
                 raise
@@ -152,12 +155,12 @@ class Writer:
     def _check(self) -> None:
         """Refuse a store of another model, of other lengths or of other columns."""
         found = read_info(self._table.schema, self.path)
+        remedy = "replace the programs with --overwrite, or keep both with --as VERSION."
         if found.codes != self.info.codes:
             raise StoreError(
                 f"The store {self.path} holds programs of the model {found.model} "
                 f"({found.codes}), not of {self.info.model} ({self.info.codes}).",
-                "Use that model, replace its programs with --overwrite, or keep both with "
-                "--as VERSION.",
+                f"Use that model, {remedy}",
             )
         if (found.lengths, found.length_rule) != (self.info.lengths, self.info.length_rule):
             old, new = (
@@ -166,8 +169,7 @@ class Writer:
             )
             raise StoreError(
                 f"The lengths in the store {self.path} were chosen by {old}, not by {new}.",
-                "Give the same options, replace the programs with --overwrite, or keep both with "
-                "--as VERSION.",
+                f"Give the same options, {remedy}",
             )
         if self._table.schema.names != self._schema.names:
             raise StoreError(
@@ -187,9 +189,9 @@ class Writer:
 
     def _commit(self, table: lance.LanceDataset, operation: Any) -> lance.LanceDataset:
         """The table after an operation on the version that was read."""
-        module = require("lance", StoreError)
-        transaction = module.Transaction(table.version, operation)
-        return module.LanceDataset.commit(table, transaction)
+        import lance
+
+        return lance.LanceDataset.commit(table, lance.Transaction(table.version, operation))
 
     def _write(self, rows: pa.Table, table: lance.LanceDataset, path: str) -> list[Any]:
         """Write fragments of the table at `path`, to the disk before a commit refers to them.

@@ -23,7 +23,7 @@ from strop.files import PathLike
 from strop.images import Fit
 from strop.model.teacher import describe_teacher, scale_for
 from strop.model.tokenizer import Tokenizer, TokenizerConfig
-from strop.prefetch import map_ahead
+from strop.pool import map_ahead
 from strop.progress import Progress, no_progress
 from strop.training import distributed
 from strop.training.distributed import Workers

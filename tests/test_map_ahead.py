@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strop.prefetch import map_ahead
+from strop.pool import map_ahead
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3, 20])
